@@ -1,0 +1,1 @@
+//! GGUF models, tokenizer, sequence state, checkpoints and decoding.

@@ -1,0 +1,1 @@
+//! Tensors, ops, programs, the Device trait and the scalar reference device.

@@ -1,0 +1,1 @@
+//! The Tandem daemon: connections, scheduling, policies, power, watchdog.

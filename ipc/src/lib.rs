@@ -1,0 +1,1 @@
+//! Shared-memory rings, handshake and message types between apps and the daemon.

@@ -1,0 +1,3 @@
+//! Developer tasks: demo, test, ci.
+
+fn main() {}
