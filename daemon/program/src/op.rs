@@ -97,10 +97,13 @@ pub enum Op {
         /// `[rows x width]`.
         out: Tensor,
     },
-    /// `out = scale * x / sqrt(sum(x^2) + eps)`, row by row. In place.
+    /// `out = scale * x / sqrt(sum(x^2) + eps)` for each of `groups` equal parts of every
+    /// row (heads of a wider row). In place.
     L2Norm {
         /// `[rows x width]`.
         x: Tensor,
+        /// Parts a row.
+        groups: u32,
         /// Added to the sum of squares.
         eps: f32,
         /// Multiplies the result.

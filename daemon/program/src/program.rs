@@ -298,8 +298,9 @@ fn check(c: &mut Checker<'_>, op: &Op) -> Result<(), Fault> {
             c.input("weight", weight, 1, x.width, F32)?;
             c.output(out, x.rows, x.width, F32, true)
         }
-        Op::L2Norm { x, out, .. } => {
+        Op::L2Norm { x, groups, out, .. } => {
             c.lead("x", x)?;
+            divides("x", x, x.width, *groups)?;
             c.output(out, x.rows, x.width, F32, true)
         }
         Op::MatMul { x, products } => {

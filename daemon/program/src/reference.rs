@@ -156,10 +156,20 @@ impl Reference {
                     scalar::norm::rms_norm(&x[r * w.len()..][..w.len()], &w, *eps, o)
                 });
             }
-            Op::L2Norm { x, eps, scale, out } => {
+            Op::L2Norm {
+                x,
+                groups,
+                eps,
+                scale,
+                out,
+            } => {
                 let (v, width) = (self.load(x), x.width as usize);
+                let part = width / *groups as usize;
                 self.by_row(out, |r, o| {
-                    scalar::norm::l2_norm(&v[r * width..][..width], *eps, *scale, o)
+                    let parts = v[r * width..][..width].chunks_exact(part);
+                    for (x, o) in parts.zip(o.chunks_exact_mut(part)) {
+                        scalar::norm::l2_norm(x, *eps, *scale, o);
+                    }
                 });
             }
             Op::MatMul { x, products } => {
