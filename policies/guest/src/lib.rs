@@ -1,0 +1,55 @@
+//! What a Tandem policy is asked and may answer.
+//!
+//! A *placement* policy decides where the recurrent state of a hybrid model is
+//! saved while a prompt is processed, so that the next prompt, which shares its
+//! beginning, need not be processed from the start. A *power* policy decides
+//! when an idle device may drop its power votes.
+//!
+//! These are the only contract types in Tandem: the engine calls [`Placement`]
+//! natively, the simulator too, and [`export_placement!`] makes the component
+//! that the daemon loads from the same source. The frozen wire form is
+//! `policies/wit/1.0.0`.
+//!
+//! A whole policy:
+//!
+//! ```
+//! # /*
+//! #![no_std]
+//! # */
+//! use tandem_policy::{Placement, PlaceRequest, Positions};
+//!
+//! /// Saves at the end of every prompt.
+//! #[derive(Default)]
+//! pub struct AtEnd;
+//!
+//! impl Placement for AtEnd {
+//!     fn place(&mut self, request: &PlaceRequest<'_>, positions: &mut Positions) {
+//!         positions.push(request.prompt);
+//!     }
+//! }
+//!
+//! tandem_policy::export_placement!(AtEnd);
+//! # fn main() {}
+//! ```
+#![no_std]
+
+mod placement;
+mod positions;
+mod power;
+
+pub use placement::{
+    Boundary, BoundaryKind, Cost, Kept, Observation, PlaceRequest, Placement, least_recently_used,
+};
+pub use positions::Positions;
+pub use power::{Power, PowerAction, PowerDecision, PowerEvent, PowerEventKind};
+
+/// Most boundaries that a request carries.
+pub const MAX_BOUNDARIES: usize = 4096;
+
+/// Makes a Wasm component of a [`Placement`] type that implements [`Default`].
+///
+/// Built for the host it expands to nothing, so one source serves both.
+#[macro_export]
+macro_rules! export_placement {
+    ($policy:ty) => {};
+}

@@ -1,0 +1,71 @@
+//! The power contract: when an idle device's votes are dropped.
+
+/// What happened. A code, not an enum: later hosts may add values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PowerEventKind(pub u8);
+
+impl PowerEventKind {
+    /// The policy begins; votes are held.
+    pub const STARTED: Self = Self(0);
+    /// Work was handed to the device.
+    pub const SUBMITTED: Self = Self(1);
+    /// The last work in flight is done.
+    pub const IDLE: Self = Self(2);
+    /// The wake-up that the last decision asked for.
+    pub const WAKE: Self = Self(3);
+    /// The votes were dropped.
+    pub const RELEASED: Self = Self(4);
+    /// The votes are back.
+    pub const RESTORED: Self = Self(5);
+    /// The screen was turned on.
+    pub const SCREEN_ON: Self = Self(6);
+    /// The screen was turned off.
+    pub const SCREEN_OFF: Self = Self(7);
+}
+
+/// One event, with what a decision may rest on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PowerEvent {
+    /// What happened.
+    pub kind: PowerEventKind,
+    /// Milliseconds on a clock that counts suspend.
+    pub now: u64,
+    /// Requests that wait for the device.
+    pub queued: u32,
+    /// Clients connected.
+    pub clients: u32,
+    /// Microwatts drawn while votes are held and nothing runs; 0 is unknown.
+    pub held_power: u32,
+    /// Microwatts drawn when votes are released; 0 is unknown.
+    pub released_power: u32,
+    /// Microseconds that restoring the votes delays the next request.
+    pub restore_time: u32,
+    /// Microjoules that one release and restore costs; 0 is unknown.
+    pub restore_energy: u32,
+}
+
+/// Hold or release. A code, not an enum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PowerAction(pub u8);
+
+impl PowerAction {
+    /// Keep the votes.
+    pub const HOLD: Self = Self(0);
+    /// Drop the votes.
+    pub const RELEASE: Self = Self(1);
+}
+
+/// The answer to one event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PowerDecision {
+    /// Hold or release.
+    pub action: PowerAction,
+    /// Ask again after this many milliseconds; 0 is not before the next event.
+    pub wake_after: u32,
+}
+
+/// Decides when an idle device's power votes are dropped.
+pub trait Power {
+    /// Asked at every event. A release is only heeded while nothing is queued or running.
+    fn event(&mut self, event: &PowerEvent) -> PowerDecision;
+}
