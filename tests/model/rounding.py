@@ -11,7 +11,7 @@ def q8_32(x):
     """Blocks of 32: scale max|x|/127 held as f16, values rounded half away from zero with the unrounded scale."""
     b = x.unflatten(-1, (-1, 32))
     scale = b.abs().amax(-1, keepdim=True) / 127
-    steps = torch.where(scale > 0, b / scale, torch.zeros_like(b))
+    steps = b * torch.where(scale > 0, 1 / scale, torch.zeros_like(scale))
     steps = torch.sign(steps) * torch.floor(steps.abs() + 0.5)
     return (steps * scale.half().float()).flatten(-2)
 
