@@ -103,11 +103,7 @@ struct Checker<'a> {
 impl Checker<'_> {
     fn bounds(&self, role: &'static str, t: &Tensor, write: bool) -> Result<(), Fault> {
         let info = (self.lookup)(t.buffer).ok_or(Fault::NoBuffer { role, tensor: *t })?;
-        let fault = Fault::Bounds {
-            role,
-            tensor: *t,
-            bytes: info.bytes,
-        };
+        let fault = Fault::Bounds { role, tensor: *t, bytes: info.bytes };
         if t.stride < t.width {
             return Err(fault);
         }
@@ -125,22 +121,12 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn shape(
-        role: &'static str,
-        t: &Tensor,
-        rows: u32,
-        width: u32,
-        types: &[DType],
-    ) -> Result<(), Fault> {
+    fn shape(role: &'static str, t: &Tensor, rows: u32, width: u32, types: &[DType]) -> Result<(), Fault> {
         if t.rows == rows && t.width == width && types.contains(&t.dtype) {
             return Ok(());
         }
         let names: Vec<String> = types.iter().map(ToString::to_string).collect();
-        Err(Fault::Shape {
-            role,
-            tensor: *t,
-            need: format!("[{rows} x {width}] of {}", names.join(" or ")),
-        })
+        Err(Fault::Shape { role, tensor: *t, need: format!("[{rows} x {width}] of {}", names.join(" or ")) })
     }
 
     fn input(
@@ -179,11 +165,7 @@ impl Checker<'_> {
     fn weight(&mut self, role: &'static str, t: &Tensor, width: u32) -> Result<(), Fault> {
         self.input(role, t, t.rows, width, &DType::ALL)?;
         if t.stride != t.width {
-            return Err(Fault::Shape {
-                role,
-                tensor: *t,
-                need: "rows without gaps".into(),
-            });
+            return Err(Fault::Shape { role, tensor: *t, need: "rows without gaps".into() });
         }
         Ok(())
     }
@@ -203,20 +185,12 @@ impl Checker<'_> {
             for (role, input) in &self.reads {
                 let same = *in_place && out == input;
                 if !same && out.overlaps(input) {
-                    return Err(Fault::Overlap {
-                        out: *out,
-                        role,
-                        other: *input,
-                    });
+                    return Err(Fault::Overlap { out: *out, role, other: *input });
                 }
             }
             for (role, other, _) in &self.writes[i + 1..] {
                 if out.overlaps(other) {
-                    return Err(Fault::Overlap {
-                        out: *out,
-                        role,
-                        other: *other,
-                    });
+                    return Err(Fault::Overlap { out: *out, role, other: *other });
                 }
             }
         }
@@ -228,22 +202,14 @@ const F32: &[DType] = &[DType::F32];
 const CELLS: &[DType] = &[DType::F32, DType::F16];
 
 fn index(what: &'static str, value: u64, limit: u64) -> Result<(), Fault> {
-    if value < limit {
-        Ok(())
-    } else {
-        Err(Fault::Index { what, value, limit })
-    }
+    if value < limit { Ok(()) } else { Err(Fault::Index { what, value, limit }) }
 }
 
 fn divides(role: &'static str, t: &Tensor, whole: u32, parts: u32) -> Result<u32, Fault> {
     if parts > 0 && whole.is_multiple_of(parts) && whole > 0 {
         return Ok(whole / parts);
     }
-    Err(Fault::Shape {
-        role,
-        tensor: *t,
-        need: format!("{whole} to be a positive multiple of {parts}"),
-    })
+    Err(Fault::Shape { role, tensor: *t, need: format!("{whole} to be a positive multiple of {parts}") })
 }
 
 impl Program {
@@ -260,23 +226,14 @@ impl Program {
     /// Checks every op: buffers exist, views lie inside them, shapes and types agree, outputs
     /// overlap nothing but the inputs they may replace, indices are in range. Devices call it
     /// before they touch memory; what passes is memory-safe to run.
-    pub fn validate(
-        &self,
-        lookup: &dyn Fn(BufferId) -> Option<BufferInfo>,
-    ) -> Result<(), ProgramError> {
+    pub fn validate(&self, lookup: &dyn Fn(BufferId) -> Option<BufferInfo>) -> Result<(), ProgramError> {
         for (i, op) in self.ops.iter().enumerate() {
-            let mut checker = Checker {
-                lookup,
-                reads: Vec::new(),
-                writes: Vec::new(),
-            };
-            check(&mut checker, op)
-                .and_then(|()| checker.aliasing())
-                .map_err(|fault| ProgramError {
-                    index: i,
-                    name: op.name(),
-                    fault,
-                })?;
+            let mut checker = Checker { lookup, reads: Vec::new(), writes: Vec::new() };
+            check(&mut checker, op).and_then(|()| checker.aliasing()).map_err(|fault| ProgramError {
+                index: i,
+                name: op.name(),
+                fault,
+            })?;
         }
         Ok(())
     }
@@ -284,9 +241,7 @@ impl Program {
 
 fn check(c: &mut Checker<'_>, op: &Op) -> Result<(), Fault> {
     match op {
-        Op::Embed {
-            table, ids, out, ..
-        } => {
+        Op::Embed { table, ids, out, .. } => {
             c.weight("table", table, table.width)?;
             for id in ids.iter() {
                 index("token id", u64::from(*id), u64::from(table.rows))?;
@@ -327,23 +282,14 @@ fn check(c: &mut Checker<'_>, op: &Op) -> Result<(), Fault> {
             Checker::shape("up", up, gate.rows, x.width, &DType::ALL)?;
             c.output(out, x.rows, gate.rows, F32, false)
         }
-        Op::SiluMul {
-            gate: x,
-            up: y,
-            out,
-        }
+        Op::SiluMul { gate: x, up: y, out }
         | Op::SigmoidMul { x, gate: y, out }
         | Op::Add { a: x, b: y, out } => {
             c.lead("first operand", x)?;
             c.input("second operand", y, x.rows, x.width, F32)?;
             c.output(out, x.rows, x.width, F32, true)
         }
-        Op::Rope {
-            x,
-            heads,
-            table,
-            out,
-        } => {
+        Op::Rope { x, heads, table, out } => {
             c.lead("x", x)?;
             let columns = divides("x", x, x.rows, *heads)?;
             c.input("table", table, columns, table.width, F32)?;
@@ -367,16 +313,7 @@ fn check(c: &mut Checker<'_>, op: &Op) -> Result<(), Fault> {
             }
             c.output(out, rows.len() as u32, x.width, F32, false)
         }
-        Op::Attention {
-            q,
-            k,
-            v,
-            heads,
-            kv_heads,
-            past,
-            out,
-            ..
-        } => {
+        Op::Attention { q, k, v, heads, kv_heads, past, out, .. } => {
             c.lead("q", q)?;
             let columns = divides("q", q, q.rows, *heads)?;
             divides("q", q, *heads, *kv_heads)?;
@@ -387,30 +324,14 @@ fn check(c: &mut Checker<'_>, op: &Op) -> Result<(), Fault> {
             })?;
             c.input("k", k, k.rows, width, CELLS)?;
             c.input("v", v, k.rows, width, CELLS)?;
-            index(
-                "last visible cell",
-                u64::from(*past) + u64::from(columns) - 1,
-                u64::from(k.rows),
-            )?;
+            index("last visible cell", u64::from(*past) + u64::from(columns) - 1, u64::from(k.rows))?;
             c.output(out, q.rows, q.width, F32, false)
         }
-        Op::Conv {
-            x,
-            state,
-            kernel,
-            bias,
-            out,
-            states,
-            ..
-        } => {
+        Op::Conv { x, state, kernel, bias, out, states, .. } => {
             c.lead("x", x)?;
             c.input("kernel", kernel, x.width, kernel.width, F32)?;
             if kernel.width < 2 || kernel.width > 16 {
-                return Err(Fault::Shape {
-                    role: "kernel",
-                    tensor: *kernel,
-                    need: "2 to 16 taps".into(),
-                });
+                return Err(Fault::Shape { role: "kernel", tensor: *kernel, need: "2 to 16 taps".into() });
             }
             c.input("state", state, kernel.width - 1, x.width, F32)?;
             if let Some(bias) = bias {
@@ -419,14 +340,7 @@ fn check(c: &mut Checker<'_>, op: &Op) -> Result<(), Fault> {
             c.output(out, x.rows, x.width, F32, false)?;
             c.states(states, state, x.rows)
         }
-        Op::DeltaGates {
-            alpha,
-            beta,
-            a,
-            dt,
-            decay,
-            beta_out,
-        } => {
+        Op::DeltaGates { alpha, beta, a, dt, decay, beta_out } => {
             c.lead("alpha", alpha)?;
             c.input("beta", beta, alpha.rows, alpha.width, F32)?;
             c.input("a", a, 1, alpha.width, F32)?;
@@ -434,19 +348,7 @@ fn check(c: &mut Checker<'_>, op: &Op) -> Result<(), Fault> {
             c.output(decay, alpha.rows, alpha.width, F32, decay == alpha)?;
             c.output(beta_out, alpha.rows, alpha.width, F32, beta_out == beta)
         }
-        Op::GatedDelta {
-            form,
-            q,
-            k,
-            v,
-            decay,
-            beta,
-            heads,
-            key_heads,
-            state,
-            out,
-            states,
-        } => {
+        Op::GatedDelta { form, q, k, v, decay, beta, heads, key_heads, state, out, states } => {
             c.lead("q", q)?;
             c.input("k", k, q.rows, q.width, F32)?;
             let key_dim = divides("q", q, q.width, *key_heads)?;
@@ -463,25 +365,15 @@ fn check(c: &mut Checker<'_>, op: &Op) -> Result<(), Fault> {
             })?;
             c.input("state", state, rows, value_dim, F32)?;
             if state.stride != state.width {
-                return Err(Fault::Shape {
-                    role: "state",
-                    tensor: *state,
-                    need: "rows without gaps".into(),
-                });
+                return Err(Fault::Shape { role: "state", tensor: *state, need: "rows without gaps".into() });
             }
             if let DeltaForm::Chunked { position } = form {
-                index(
-                    "last position",
-                    u64::from(*position) + u64::from(q.rows),
-                    1 << 31,
-                )?;
+                index("last position", u64::from(*position) + u64::from(q.rows), 1 << 31)?;
             }
             c.output(out, q.rows, v.width, F32, false)?;
             c.states(states, state, q.rows)
         }
-        Op::GatedNorm {
-            x, z, weight, out, ..
-        } => {
+        Op::GatedNorm { x, z, weight, out, .. } => {
             c.lead("x", x)?;
             c.input("z", z, x.rows, x.width, F32)?;
             c.input("weight", weight, 1, x.width, F32)?;

@@ -75,11 +75,7 @@ impl Reference {
         let mut out = vec![0.0; t.len()];
         for r in 0..t.rows {
             let width = t.width as usize;
-            weight::dequantize(
-                t.dtype,
-                self.row(t, r),
-                &mut out[r as usize * width..][..width],
-            );
+            weight::dequantize(t.dtype, self.row(t, r), &mut out[r as usize * width..][..width]);
         }
         out
     }
@@ -94,9 +90,7 @@ impl Reference {
             for (i, v) in row.iter().enumerate() {
                 let at = start + i * size;
                 match t.dtype {
-                    DType::F16 => {
-                        bytes[at..at + 2].copy_from_slice(&half::f16::from_f32(*v).to_le_bytes())
-                    }
+                    DType::F16 => bytes[at..at + 2].copy_from_slice(&half::f16::from_f32(*v).to_le_bytes()),
                     _ => bytes[at..at + 4].copy_from_slice(&v.to_le_bytes()),
                 }
             }
@@ -123,8 +117,7 @@ impl Reference {
             weight::round(act, &x[c * width..(c + 1) * width], &mut rounded);
             for o in 0..outputs {
                 let r = p.rows.as_ref().map_or(o as u32, |rows| rows[o]);
-                out[c * outputs + o] =
-                    weight::dot_row(p.weight.dtype, self.row(&p.weight, r), &rounded);
+                out[c * outputs + o] = weight::dot_row(p.weight.dtype, self.row(&p.weight, r), &rounded);
             }
         }
         out
@@ -132,12 +125,7 @@ impl Reference {
 
     fn run(&mut self, op: &Op) {
         match op {
-            Op::Embed {
-                table,
-                ids,
-                scale,
-                out,
-            } => {
+            Op::Embed { table, ids, scale, out } => {
                 let mut values = vec![0.0; out.len()];
                 for (row, id) in values.chunks_exact_mut(out.width as usize).zip(ids.iter()) {
                     weight::dequantize(table.dtype, self.row(table, *id), row);
@@ -145,24 +133,11 @@ impl Reference {
                 }
                 self.store(out, &values);
             }
-            Op::RmsNorm {
-                x,
-                weight,
-                eps,
-                out,
-            } => {
+            Op::RmsNorm { x, weight, eps, out } => {
                 let (x, w) = (self.load(x), self.load(weight));
-                self.by_row(out, |r, o| {
-                    scalar::norm::rms_norm(&x[r * w.len()..][..w.len()], &w, *eps, o)
-                });
+                self.by_row(out, |r, o| scalar::norm::rms_norm(&x[r * w.len()..][..w.len()], &w, *eps, o));
             }
-            Op::L2Norm {
-                x,
-                groups,
-                eps,
-                scale,
-                out,
-            } => {
+            Op::L2Norm { x, groups, eps, scale, out } => {
                 let (v, width) = (self.load(x), x.width as usize);
                 let part = width / *groups as usize;
                 self.by_row(out, |r, o| {
@@ -181,44 +156,21 @@ impl Reference {
             }
             Op::SwiGlu { x, gate, up, out } => {
                 let values = self.load(x);
-                let part = |weight: &Tensor| Product {
-                    weight: *weight,
-                    rows: None,
-                    out: *out,
-                };
+                let part = |weight: &Tensor| Product { weight: *weight, rows: None, out: *out };
                 let g = self.product(&values, x.rows as usize, &part(gate));
                 let u = self.product(&values, x.rows as usize, &part(up));
-                let values: Vec<f32> = g
-                    .iter()
-                    .zip(&u)
-                    .map(|(g, u)| scalar::silu(*g) * u)
-                    .collect();
+                let values: Vec<f32> = g.iter().zip(&u).map(|(g, u)| scalar::silu(*g) * u).collect();
                 self.store(out, &values);
             }
-            Op::SiluMul {
-                gate: x,
-                up: y,
-                out,
-            } => self.zip(x, y, out, |g, u| scalar::silu(g) * u),
-            Op::SigmoidMul { x, gate: y, out } => {
-                self.zip(x, y, out, |x, g| x * scalar::sigmoid(g))
-            }
+            Op::SiluMul { gate: x, up: y, out } => self.zip(x, y, out, |g, u| scalar::silu(g) * u),
+            Op::SigmoidMul { x, gate: y, out } => self.zip(x, y, out, |x, g| x * scalar::sigmoid(g)),
             Op::Add { a: x, b: y, out } => self.zip(x, y, out, |a, b| a + b),
-            Op::Rope {
-                x,
-                heads,
-                table,
-                out,
-            } => {
+            Op::Rope { x, heads, table, out } => {
                 let (v, t) = (self.load(x), self.load(table));
                 let (width, angles) = (x.width as usize, table.width as usize);
                 self.by_row(out, |r, o| {
                     let column = r / *heads as usize;
-                    scalar::norm::rope(
-                        &v[r * width..][..width],
-                        &t[column * angles..][..angles],
-                        o,
-                    );
+                    scalar::norm::rope(&v[r * width..][..width], &t[column * angles..][..angles], o);
                 });
             }
             Op::Copy { x, out } => {
@@ -227,47 +179,16 @@ impl Reference {
             }
             Op::Gather { x, rows, out } => {
                 let (v, width) = (self.load(x), x.width as usize);
-                self.by_row(out, |r, o| {
-                    o.copy_from_slice(&v[rows[r] as usize * width..][..width])
-                });
+                self.by_row(out, |r, o| o.copy_from_slice(&v[rows[r] as usize * width..][..width]));
             }
-            Op::Attention {
-                q,
-                k,
-                v,
-                heads,
-                kv_heads,
-                past,
-                scale,
-                out,
-            } => {
+            Op::Attention { q, k, v, heads, kv_heads, past, scale, out } => {
                 self.attention(q, k, v, (*heads, *kv_heads), *past, *scale, out);
             }
-            Op::Conv {
-                x,
-                state,
-                kernel,
-                bias,
-                silu,
-                out,
-                states,
-            } => {
+            Op::Conv { x, state, kernel, bias, silu, out, states } => {
                 self.conv(x, state, kernel, bias.as_ref(), *silu, out, states);
             }
-            Op::DeltaGates {
-                alpha,
-                beta,
-                a,
-                dt,
-                decay,
-                beta_out,
-            } => {
-                let (al, be, a, dt) = (
-                    self.load(alpha),
-                    self.load(beta),
-                    self.load(a),
-                    self.load(dt),
-                );
+            Op::DeltaGates { alpha, beta, a, dt, decay, beta_out } => {
+                let (al, be, a, dt) = (self.load(alpha), self.load(beta), self.load(a), self.load(dt));
                 let heads = a.len();
                 let g: Vec<f32> = al
                     .iter()
@@ -279,13 +200,7 @@ impl Reference {
                 self.store(beta_out, &b);
             }
             Op::GatedDelta { .. } => self.gated_delta(op),
-            Op::GatedNorm {
-                x,
-                z,
-                weight,
-                eps,
-                out,
-            } => {
+            Op::GatedNorm { x, z, weight, eps, out } => {
                 let (x, z, w) = (self.load(x), self.load(z), self.load(weight));
                 let n = w.len();
                 self.by_row(out, |r, o| {
@@ -296,12 +211,7 @@ impl Reference {
     }
 
     fn zip(&mut self, x: &Tensor, y: &Tensor, out: &Tensor, f: impl Fn(f32, f32) -> f32) {
-        let values: Vec<f32> = self
-            .load(x)
-            .iter()
-            .zip(&self.load(y))
-            .map(|(x, y)| f(*x, *y))
-            .collect();
+        let values: Vec<f32> = self.load(x).iter().zip(&self.load(y)).map(|(x, y)| f(*x, *y)).collect();
         self.store(out, &values);
     }
 
@@ -319,11 +229,8 @@ impl Reference {
         let (heads, kv_heads) = (heads.0 as usize, heads.1 as usize);
         let columns = q.rows as usize / heads;
         let cells = (past as usize + columns) as u32;
-        let (q_values, keys, values) = (
-            self.load(q),
-            self.load(&k.slice_rows(0, cells)),
-            self.load(&v.slice_rows(0, cells)),
-        );
+        let (q_values, keys, values) =
+            (self.load(q), self.load(&k.slice_rows(0, cells)), self.load(&v.slice_rows(0, cells)));
         let (dim, width) = (q.width as usize, k.width as usize);
         let mut scores = Vec::new();
         self.by_row(out, |r, o| {
@@ -331,11 +238,7 @@ impl Reference {
             let skip = head / (heads / kv_heads) * dim;
             let visible = past as usize + column + 1;
             let rows = |cells: &'_ [f32]| -> Vec<Vec<f32>> {
-                cells
-                    .chunks_exact(width)
-                    .take(visible)
-                    .map(|c| c[skip..skip + dim].to_vec())
-                    .collect()
+                cells.chunks_exact(width).take(visible).map(|c| c[skip..skip + dim].to_vec()).collect()
             };
             let (keys, values) = (rows(&keys), rows(&values));
             scalar::attention::attend(
@@ -380,20 +283,7 @@ impl Reference {
     }
 
     fn gated_delta(&mut self, op: &Op) {
-        let Op::GatedDelta {
-            form,
-            q,
-            k,
-            v,
-            decay,
-            beta,
-            heads,
-            key_heads,
-            state,
-            out,
-            states,
-        } = op
-        else {
+        let Op::GatedDelta { form, q, k, v, decay, beta, heads, key_heads, state, out, states } = op else {
             return;
         };
         let (heads, key_heads) = (*heads as usize, *key_heads as usize);
@@ -421,17 +311,8 @@ impl Reference {
                 DeltaForm::PerToken => {
                     let mut d = vec![0.0; value_dim];
                     for (t, c) in columns.iter().enumerate() {
-                        delta::token(
-                            &mut s,
-                            *c,
-                            &mut d,
-                            &mut head_out[t * value_dim..][..value_dim],
-                        );
-                        for (to, _) in saved
-                            .iter_mut()
-                            .zip(states)
-                            .filter(|(_, o)| o.after as usize == t)
-                        {
+                        delta::token(&mut s, *c, &mut d, &mut head_out[t * value_dim..][..value_dim]);
+                        for (to, _) in saved.iter_mut().zip(states).filter(|(_, o)| o.after as usize == t) {
                             to[h * size..][..size].copy_from_slice(&s);
                         }
                     }
@@ -439,14 +320,10 @@ impl Reference {
                 DeltaForm::Chunked { position } => {
                     let mut first = 0usize;
                     while first < n {
-                        let len =
-                            delta::chunk_len(*position + first as u32, (n - first) as u32) as usize;
+                        let len = delta::chunk_len(*position + first as u32, (n - first) as u32) as usize;
                         let part = &columns[first..first + len];
-                        let chunk = delta::chunk(
-                            &s,
-                            part,
-                            &mut head_out[first * value_dim..][..len * value_dim],
-                        );
+                        let chunk =
+                            delta::chunk(&s, part, &mut head_out[first * value_dim..][..len * value_dim]);
                         for (to, o) in saved.iter_mut().zip(states) {
                             let after = o.after as usize;
                             if (first..first + len).contains(&after) {
@@ -494,14 +371,7 @@ impl Reference {
             Some(end) if end <= size && !(access == "write" && read_only) => {
                 Ok(offset as usize..end as usize)
             }
-            _ => Err(DeviceError::Access {
-                buffer: id.0,
-                access,
-                offset,
-                len: len as u64,
-                size,
-                read_only,
-            }),
+            _ => Err(DeviceError::Access { buffer: id.0, access, offset, len: len as u64, size, read_only }),
         }
     }
 }
@@ -520,9 +390,7 @@ impl Device for Reference {
         };
         let mut memory = Vec::new();
         let len = usize::try_from(bytes).map_err(|_| refused(self.used))?;
-        memory
-            .try_reserve_exact(len)
-            .map_err(|_| refused(self.used))?;
+        memory.try_reserve_exact(len).map_err(|_| refused(self.used))?;
         memory.resize(len, 0);
         self.used += bytes;
         Ok(self.insert(Memory::Own(memory)))

@@ -82,6 +82,43 @@ impl DType {
         (values / block).checked_mul(self.block_bytes() as u64)
     }
 
+    /// ggml's name for it, such as `Q4_K`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DType::F32 => "F32",
+            DType::F16 => "F16",
+            DType::BF16 => "BF16",
+            DType::Q8_0 => "Q8_0",
+            DType::Q4_0 => "Q4_0",
+            DType::Q4_1 => "Q4_1",
+            DType::Q5_0 => "Q5_0",
+            DType::Q4_K => "Q4_K",
+            DType::Q5_K => "Q5_K",
+            DType::Q6_K => "Q6_K",
+        }
+    }
+
+    /// Its number in a GGUF file.
+    pub const fn ggml_id(self) -> u32 {
+        match self {
+            DType::F32 => 0,
+            DType::F16 => 1,
+            DType::BF16 => 30,
+            DType::Q8_0 => 8,
+            DType::Q4_0 => 2,
+            DType::Q4_1 => 3,
+            DType::Q5_0 => 6,
+            DType::Q4_K => 12,
+            DType::Q5_K => 13,
+            DType::Q6_K => 14,
+        }
+    }
+
+    /// The type with this number in a GGUF file, if known here.
+    pub fn from_ggml_id(id: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|t| t.ggml_id() == id)
+    }
+
     /// True for the block formats, whose rows cannot be written by an op.
     pub const fn is_quantized(self) -> bool {
         self.block_len() > 1
@@ -90,18 +127,7 @@ impl DType {
 
 impl fmt::Display for DType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            DType::F32 => "f32",
-            DType::F16 => "f16",
-            DType::BF16 => "bf16",
-            DType::Q8_0 => "q8_0",
-            DType::Q4_0 => "q4_0",
-            DType::Q4_1 => "q4_1",
-            DType::Q5_0 => "q5_0",
-            DType::Q4_K => "q4_k",
-            DType::Q5_K => "q5_k",
-            DType::Q6_K => "q6_k",
-        })
+        f.write_str(self.name())
     }
 }
 
@@ -133,35 +159,20 @@ pub struct Tensor {
 impl Tensor {
     /// A dense tensor: rows follow each other without gaps.
     pub fn dense(buffer: BufferId, offset: u64, dtype: DType, rows: u32, width: u32) -> Self {
-        Tensor {
-            buffer,
-            offset,
-            dtype,
-            rows,
-            width,
-            stride: width,
-        }
+        Tensor { buffer, offset, dtype, rows, width, stride: width }
     }
 
     /// The rows `first .. first + count`. The caller keeps within `rows`; programs are
     /// validated again before they run.
     pub fn slice_rows(&self, first: u32, count: u32) -> Self {
         let row_bytes = self.dtype.bytes_of(u64::from(self.stride)).unwrap_or(0);
-        Tensor {
-            offset: self.offset + u64::from(first) * row_bytes,
-            rows: count,
-            ..*self
-        }
+        Tensor { offset: self.offset + u64::from(first) * row_bytes, rows: count, ..*self }
     }
 
     /// The values `first .. first + width` of every row.
     pub fn slice_width(&self, first: u32, width: u32) -> Self {
         let skip = self.dtype.bytes_of(u64::from(first)).unwrap_or(0);
-        Tensor {
-            offset: self.offset + skip,
-            width,
-            ..*self
-        }
+        Tensor { offset: self.offset + skip, width, ..*self }
     }
 
     /// Each row cut into `parts` rows of equal width. Needs rows that follow each other
@@ -170,12 +181,7 @@ impl Tensor {
         debug_assert_eq!(self.stride, self.width);
         debug_assert_eq!(self.width % parts, 0);
         let width = self.width / parts;
-        Tensor {
-            rows: self.rows * parts,
-            width,
-            stride: width,
-            ..*self
-        }
+        Tensor { rows: self.rows * parts, width, stride: width, ..*self }
     }
 
     /// Number of values.
@@ -196,10 +202,7 @@ impl Tensor {
         }
         let row = self.dtype.bytes_of(u64::from(self.width))?;
         let step = self.dtype.bytes_of(u64::from(self.stride))?;
-        let end = step
-            .checked_mul(u64::from(self.rows) - 1)?
-            .checked_add(row)?
-            .checked_add(self.offset)?;
+        let end = step.checked_mul(u64::from(self.rows) - 1)?.checked_add(row)?.checked_add(self.offset)?;
         Some(self.offset..end)
     }
 
@@ -216,8 +219,7 @@ impl Tensor {
             return false;
         }
         let bytes = |t: &Tensor, n: u32| t.dtype.bytes_of(u64::from(n));
-        let (Some(step), Some(step_b)) = (bytes(self, self.stride), bytes(other, other.stride))
-        else {
+        let (Some(step), Some(step_b)) = (bytes(self, self.stride), bytes(other, other.stride)) else {
             return true;
         };
         let (Some(row), Some(row_b)) = (bytes(self, self.width), bytes(other, other.width)) else {

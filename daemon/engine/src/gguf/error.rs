@@ -36,9 +36,7 @@ pub enum GgufError {
         version: u32,
     },
     /// The file ends inside the header.
-    #[error(
-        "truncated GGUF: {what} needs {need} bytes at offset {offset}, the file has {have} left"
-    )]
+    #[error("truncated GGUF: {what} needs {need} bytes at offset {offset}, the file has {have} left")]
     Truncated {
         /// What was being read, naming the key or tensor.
         what: String,
@@ -160,9 +158,7 @@ pub enum GgufError {
         shape: Vec<u64>,
     },
     /// An element type this engine does not read.
-    #[error(
-        "tensor {tensor:?} has element type {id} ({name}), which is not supported; {supported} are"
-    )]
+    #[error("tensor {tensor:?} has element type {id} ({name}), which is not supported; {supported} are")]
     ElementType {
         /// The tensor.
         tensor: String,
@@ -174,9 +170,7 @@ pub enum GgufError {
         supported: String,
     },
     /// A row that is not a whole number of blocks.
-    #[error(
-        "tensor {tensor:?}: rows of {row} elements do not divide into {element} blocks of {block}"
-    )]
+    #[error("tensor {tensor:?}: rows of {row} elements do not divide into {element} blocks of {block}")]
     PartialBlock {
         /// The tensor.
         tensor: String,
@@ -188,9 +182,7 @@ pub enum GgufError {
         block: u64,
     },
     /// A tensor offset that is not a multiple of the alignment.
-    #[error(
-        "tensor {tensor:?} starts at data offset {offset}, not a multiple of the alignment {alignment}"
-    )]
+    #[error("tensor {tensor:?} starts at data offset {offset}, not a multiple of the alignment {alignment}")]
     Misaligned {
         /// The tensor.
         tensor: String,
@@ -234,9 +226,7 @@ pub enum GgufError {
         tensor: String,
     },
     /// A tensor has another shape than the model's keys say.
-    #[error(
-        "tensor {tensor:?} has shape {actual:?}, expected {expected:?} (fastest dimension first)"
-    )]
+    #[error("tensor {tensor:?} has shape {actual:?}, expected {expected:?} (fastest dimension first)")]
     Shape {
         /// The tensor.
         tensor: String,
@@ -246,9 +236,7 @@ pub enum GgufError {
         actual: Vec<usize>,
     },
     /// One part of a model that was split over several files.
-    #[error(
-        "the model is split over {count} files, which is not supported; merge them with gguf-split"
-    )]
+    #[error("the model is split over {count} files, which is not supported; merge them with gguf-split")]
     Split {
         /// Number of parts.
         count: u64,

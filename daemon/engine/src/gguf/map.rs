@@ -22,15 +22,10 @@ pub struct Mapping {
 impl Mapping {
     /// Maps the regular file at `path`.
     pub fn open(path: &Path) -> Result<Self, GgufError> {
-        let fail = |source| GgufError::Open {
-            path: path.to_owned(),
-            source,
-        };
+        let fail = |source| GgufError::Open { path: path.to_owned(), source };
         // Looked at before opening: opening a pipe would wait for its writer.
         if !fs::metadata(path).map_err(fail)?.is_file() {
-            return Err(GgufError::NotAFile {
-                path: path.to_owned(),
-            });
+            return Err(GgufError::NotAFile { path: path.to_owned() });
         }
         let file = File::open(path).map_err(fail)?;
         // SAFETY: the mapping is read-only and private to this struct; what another
@@ -42,15 +37,10 @@ impl Mapping {
 
     /// A mapping of anonymous memory that holds a copy of `bytes`.
     pub fn copy_of(bytes: &[u8]) -> Result<Self, GgufError> {
-        let fail = |source| GgufError::Open {
-            path: "(memory)".into(),
-            source,
-        };
+        let fail = |source| GgufError::Open { path: "(memory)".into(), source };
         let mut copy = MmapMut::map_anon(bytes.len()).map_err(fail)?;
         copy.copy_from_slice(bytes);
-        Ok(Self {
-            bytes: copy.make_read_only().map_err(fail)?,
-        })
+        Ok(Self { bytes: copy.make_read_only().map_err(fail)? })
     }
 }
 

@@ -133,9 +133,7 @@ impl<'a> Array<'a> {
     pub fn scalars(self) -> impl ExactSizeIterator<Item = Value<'a>> {
         let size = self.element.size();
         let bytes = if size.is_some() { self.bytes } else { &[] };
-        bytes
-            .chunks_exact(size.unwrap_or(1))
-            .map(move |b| scalar(self.element, b))
+        bytes.chunks_exact(size.unwrap_or(1)).map(move |b| scalar(self.element, b))
     }
 }
 
@@ -187,9 +185,7 @@ fn scalar(ty: ValueType, bytes: &[u8]) -> Value<'static> {
     let unsigned = u64::from_le_bytes(word);
     let shift = 64 - 8 * n as u32;
     match ty {
-        ValueType::U8 | ValueType::U16 | ValueType::U32 | ValueType::U64 => {
-            Value::Unsigned(unsigned)
-        }
+        ValueType::U8 | ValueType::U16 | ValueType::U32 | ValueType::U64 => Value::Unsigned(unsigned),
         ValueType::I8 | ValueType::I16 | ValueType::I32 | ValueType::I64 => {
             Value::Signed((unsigned << shift) as i64 >> shift)
         }
@@ -231,16 +227,8 @@ macro_rules! optional {
 
 impl Metadata {
     pub(super) fn new(map: Arc<Mapping>, entries: Vec<Entry>) -> Self {
-        let index = entries
-            .iter()
-            .enumerate()
-            .map(|(i, e)| (e.key.clone(), i))
-            .collect();
-        Self {
-            map,
-            entries: entries.into(),
-            index: Arc::new(index),
-        }
+        let index = entries.iter().enumerate().map(|(i, e)| (e.key.clone(), i)).collect();
+        Self { map, entries: entries.into(), index: Arc::new(index) }
     }
 
     /// Whether the file has the key.
@@ -261,24 +249,14 @@ impl Metadata {
     /// An unsigned number. Any integer type is taken if its value fits.
     pub fn u32(&self, key: &str) -> Result<u32, GgufError> {
         let entry = self.entry(key)?;
-        integer(key, self.value(entry), "u32", 0, u32::MAX.into(), || {
-            describe(entry)
-        })
-        .map(|v| v as u32)
+        integer(key, self.value(entry), "u32", 0, u32::MAX.into(), || describe(entry)).map(|v| v as u32)
     }
 
     /// A signed number. Any integer type is taken if its value fits.
     pub fn i32(&self, key: &str) -> Result<i32, GgufError> {
         let entry = self.entry(key)?;
-        integer(
-            key,
-            self.value(entry),
-            "i32",
-            i32::MIN.into(),
-            i32::MAX.into(),
-            || describe(entry),
-        )
-        .map(|v| v as i32)
+        integer(key, self.value(entry), "i32", i32::MIN.into(), i32::MAX.into(), || describe(entry))
+            .map(|v| v as i32)
     }
 
     /// A floating-point number (`f32`, or `f64` rounded).
@@ -308,12 +286,9 @@ impl Metadata {
     /// The strings of an array, decoded as they are iterated.
     pub fn strings(&self, key: &str) -> Result<Strings<'_>, GgufError> {
         match self.typed(key)? {
-            (Value::Array(a), entry) if a.element == ValueType::String => Ok(Strings {
-                key: &entry.key,
-                at: 0,
-                len: a.len,
-                bytes: a.bytes,
-            }),
+            (Value::Array(a), entry) if a.element == ValueType::String => {
+                Ok(Strings { key: &entry.key, at: 0, len: a.len, bytes: a.bytes })
+            }
             (_, entry) => Err(wrong(entry, "array of string")),
         }
     }
@@ -321,25 +296,15 @@ impl Metadata {
     /// An array of unsigned numbers (any integer type whose values fit).
     pub fn u32s(&self, key: &str) -> Result<Vec<u32>, GgufError> {
         self.array(key, "array of u32", |v, entry| {
-            integer(key, v, "u32 elements", 0, u32::MAX.into(), || {
-                describe(entry)
-            })
-            .map(|v| v as u32)
+            integer(key, v, "u32 elements", 0, u32::MAX.into(), || describe(entry)).map(|v| v as u32)
         })
     }
 
     /// An array of signed numbers (any integer type whose values fit).
     pub fn i32s(&self, key: &str) -> Result<Vec<i32>, GgufError> {
         self.array(key, "array of i32", |v, entry| {
-            integer(
-                key,
-                v,
-                "i32 elements",
-                i32::MIN.into(),
-                i32::MAX.into(),
-                || describe(entry),
-            )
-            .map(|v| v as i32)
+            integer(key, v, "i32 elements", i32::MIN.into(), i32::MAX.into(), || describe(entry))
+                .map(|v| v as i32)
         })
     }
 
@@ -384,26 +349,15 @@ impl Metadata {
     optional!(/** As [`Self::bools`]. */ opt_bools, bools, Vec<bool>);
 
     /// (type, element type and count, encoded bytes) of every key, for copying.
-    pub(super) fn raw(
-        &self,
-    ) -> impl Iterator<Item = (&str, ValueType, Option<(ValueType, usize)>, &[u8])> {
-        self.entries.iter().map(|e| {
-            (
-                e.key.as_str(),
-                e.ty,
-                e.array,
-                &(*self.map).as_ref()[e.range.clone()],
-            )
-        })
+    pub(super) fn raw(&self) -> impl Iterator<Item = (&str, ValueType, Option<(ValueType, usize)>, &[u8])> {
+        self.entries.iter().map(|e| (e.key.as_str(), e.ty, e.array, &(*self.map).as_ref()[e.range.clone()]))
     }
 
     fn entry(&self, key: &str) -> Result<&Entry, GgufError> {
         self.index
             .get(key)
             .map(|&i| &self.entries[i])
-            .ok_or_else(|| GgufError::MissingKey {
-                key: key.to_owned(),
-            })
+            .ok_or_else(|| GgufError::MissingKey { key: key.to_owned() })
     }
 
     fn typed(&self, key: &str) -> Result<(Value<'_>, &Entry), GgufError> {
@@ -415,11 +369,7 @@ impl Metadata {
         let bytes = &(*self.map).as_ref()[entry.range.clone()];
         match (entry.ty, entry.array) {
             (ValueType::String, _) => Value::String(std::str::from_utf8(bytes).unwrap_or("")),
-            (_, Some((element, len))) => Value::Array(Array {
-                element,
-                len,
-                bytes,
-            }),
+            (_, Some((element, len))) => Value::Array(Array { element, len, bytes }),
             (ty, None) => scalar(ty, bytes),
         }
     }
@@ -451,11 +401,7 @@ fn integer(
         Value::Unsigned(v) => i128::from(v),
         Value::Signed(v) => i128::from(v),
         _ => {
-            return Err(GgufError::WrongType {
-                key: key.to_owned(),
-                expected,
-                actual: actual(),
-            });
+            return Err(GgufError::WrongType { key: key.to_owned(), expected, actual: actual() });
         }
     };
     if number < i128::from(low) || number > i128::from(high) {
@@ -476,9 +422,5 @@ fn describe(entry: &Entry) -> String {
 }
 
 fn wrong(entry: &Entry, expected: &'static str) -> GgufError {
-    GgufError::WrongType {
-        key: entry.key.clone(),
-        expected,
-        actual: describe(entry),
-    }
+    GgufError::WrongType { key: entry.key.clone(), expected, actual: describe(entry) }
 }

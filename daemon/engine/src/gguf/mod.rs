@@ -31,8 +31,8 @@ use std::sync::Arc;
 pub use error::GgufError;
 pub use map::Mapping;
 pub use metadata::{Array, Metadata, Strings, Value, ValueType};
+pub use tandem_program::DType;
 pub use tensor::TensorInfo;
-pub use types::ElementType;
 pub use writer::{GgufWriter, WriteError};
 
 /// Most metadata keys a file may have; real files have under 100.
@@ -95,9 +95,7 @@ impl Gguf {
     /// The tensor called `name`, which must have exactly `shape` (ggml order,
     /// fastest dimension first).
     pub fn require(&self, name: &str, shape: &[usize]) -> Result<&TensorInfo, GgufError> {
-        let info = self.tensor(name).ok_or_else(|| GgufError::MissingTensor {
-            tensor: name.to_owned(),
-        })?;
+        let info = self.tensor(name).ok_or_else(|| GgufError::MissingTensor { tensor: name.to_owned() })?;
         if info.shape != shape {
             return Err(GgufError::Shape {
                 tensor: name.to_owned(),

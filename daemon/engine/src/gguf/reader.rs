@@ -9,8 +9,8 @@ use std::ops::Range;
 use super::metadata::{Entry, ValueType};
 use super::tensor::{Declared, TensorTable};
 use super::{
-    DEFAULT_ALIGNMENT, GgufError, MAX_HEADER_BYTES, MAX_KEY_BYTES, MAX_KEYS, MAX_NAME_BYTES,
-    MAX_RANK, MAX_TENSORS,
+    DEFAULT_ALIGNMENT, GgufError, MAX_HEADER_BYTES, MAX_KEY_BYTES, MAX_KEYS, MAX_NAME_BYTES, MAX_RANK,
+    MAX_TENSORS,
 };
 
 /// The parsed header.
@@ -24,9 +24,7 @@ pub(super) struct Header {
 pub(super) fn read_header(file: &[u8]) -> Result<Header, GgufError> {
     let mut cursor = Cursor::new(file);
     if !file.starts_with(b"GGUF") {
-        return Err(GgufError::Magic {
-            found: file[..file.len().min(4)].to_vec(),
-        });
+        return Err(GgufError::Magic { found: file[..file.len().min(4)].to_vec() });
     }
     cursor.take(4, || "the magic number".into())?;
     let version = cursor.u32(|| "the version".into())?;
@@ -59,11 +57,7 @@ fn read_entries(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Entry>, GgufE
     for index in 0..count {
         let what = || format!("metadata key {index}");
         let length = cursor.u64(what)?;
-        within(
-            &format!("the length of metadata key {index}"),
-            length,
-            MAX_KEY_BYTES,
-        )?;
+        within(&format!("the length of metadata key {index}"), length, MAX_KEY_BYTES)?;
         let range = cursor.take(length, what)?;
         let key = cursor.text(range, what)?.to_owned();
         let entry = read_entry(cursor, key)?;
@@ -104,12 +98,7 @@ fn read_entry(cursor: &mut Cursor<'_>, key: String) -> Result<Entry, GgufError> 
             return Err(GgufError::Bool { key, value });
         }
     }
-    Ok(Entry {
-        key,
-        ty,
-        array,
-        range,
-    })
+    Ok(Entry { key, ty, array, range })
 }
 
 fn read_array(
@@ -120,9 +109,7 @@ fn read_array(
 ) -> Result<Range<usize>, GgufError> {
     let what = || format!("the {len} {element} elements of metadata key {key:?}");
     match element {
-        ValueType::Array => Err(GgufError::NestedArray {
-            key: key.to_owned(),
-        }),
+        ValueType::Array => Err(GgufError::NestedArray { key: key.to_owned() }),
         ValueType::String => {
             // Refused before walking: each string takes at least its length field.
             cursor.has(len.saturating_mul(8), what)?;
@@ -139,44 +126,24 @@ fn read_array(
 
 fn read_type(cursor: &mut Cursor<'_>, key: &str) -> Result<ValueType, GgufError> {
     let id = cursor.u32(|| format!("the value type of metadata key {key:?}"))?;
-    ValueType::from_id(id).ok_or_else(|| GgufError::ValueType {
-        key: key.to_owned(),
-        id,
-    })
+    ValueType::from_id(id).ok_or_else(|| GgufError::ValueType { key: key.to_owned(), id })
 }
 
 fn read_tensor(cursor: &mut Cursor<'_>, index: u64) -> Result<Declared, GgufError> {
     let what = || format!("tensor {index}");
     let length = cursor.u64(what)?;
-    within(
-        &format!("the length of the name of tensor {index}"),
-        length,
-        MAX_NAME_BYTES,
-    )?;
+    within(&format!("the length of the name of tensor {index}"), length, MAX_NAME_BYTES)?;
     let range = cursor.take(length, what)?;
-    let name = cursor
-        .text(range, || format!("the name of tensor {index}"))?
-        .to_owned();
+    let name = cursor.text(range, || format!("the name of tensor {index}"))?.to_owned();
     let what = || format!("the entry of tensor {name:?}");
     let rank = cursor.u32(what)?;
     if rank == 0 || rank > MAX_RANK {
-        return Err(GgufError::Rank {
-            tensor: name,
-            rank,
-            limit: MAX_RANK,
-        });
+        return Err(GgufError::Rank { tensor: name, rank, limit: MAX_RANK });
     }
-    let shape = (0..rank)
-        .map(|_| cursor.u64(what))
-        .collect::<Result<Vec<u64>, GgufError>>()?;
+    let shape = (0..rank).map(|_| cursor.u64(what)).collect::<Result<Vec<u64>, GgufError>>()?;
     let type_id = cursor.u32(what)?;
     let offset = cursor.u64(what)?;
-    Ok(Declared {
-        name,
-        shape,
-        type_id,
-        offset,
-    })
+    Ok(Declared { name, shape, type_id, offset })
 }
 
 fn alignment(file: &[u8], entries: &[Entry]) -> Result<u64, GgufError> {
@@ -198,10 +165,7 @@ fn alignment(file: &[u8], entries: &[Entry]) -> Result<u64, GgufError> {
 /// The value of an unsigned scalar key that is needed before [`super::Metadata`] exists.
 fn unsigned(file: &[u8], entries: &[Entry], key: &str) -> Option<u64> {
     let entry = entries.iter().find(|e| e.key == key)?;
-    if !matches!(
-        entry.ty,
-        ValueType::U8 | ValueType::U16 | ValueType::U32 | ValueType::U64
-    ) {
+    if !matches!(entry.ty, ValueType::U8 | ValueType::U16 | ValueType::U32 | ValueType::U64) {
         return None;
     }
     let mut word = [0u8; 8];
@@ -211,11 +175,7 @@ fn unsigned(file: &[u8], entries: &[Entry], key: &str) -> Option<u64> {
 
 fn within(what: &str, value: u64, limit: u64) -> Result<(), GgufError> {
     if value > limit {
-        return Err(GgufError::Limit {
-            what: what.to_owned(),
-            value,
-            limit,
-        });
+        return Err(GgufError::Limit { what: what.to_owned(), value, limit });
     }
     Ok(())
 }
@@ -235,12 +195,7 @@ impl<'a> Cursor<'a> {
     fn has(&self, need: u64, what: impl Fn() -> String) -> Result<(), GgufError> {
         let have = (self.file.len() - self.at) as u64;
         if need > have {
-            return Err(GgufError::Truncated {
-                what: what(),
-                offset: self.at as u64,
-                need,
-                have,
-            });
+            return Err(GgufError::Truncated { what: what(), offset: self.at as u64, need, have });
         }
         let end = self.at as u64 + need;
         if end > MAX_HEADER_BYTES {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::types::unsupported_name;
-use super::{ElementType, GgufError};
+use super::{DType, GgufError};
 
 /// One tensor of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub struct TensorInfo {
     /// Its name, such as `blk.0.attn_norm.weight`.
     pub name: String,
     /// How its elements are stored.
-    pub element: ElementType,
+    pub dtype: DType,
     /// Dimensions in ggml order, fastest first; one to four, none zero.
     pub shape: Vec<usize>,
     /// Where its data starts, bytes from the start of the file (and of the mapping).
@@ -49,7 +49,7 @@ pub(super) struct Declared {
 
 impl Declared {
     /// Element type and size in bytes, from shape and type alone.
-    pub(super) fn size(&self) -> Result<(ElementType, u64), GgufError> {
+    pub(super) fn size(&self) -> Result<(DType, u64), GgufError> {
         if let Some(axis) = self.shape.iter().position(|&d| d == 0) {
             return Err(GgufError::ZeroDimension {
                 tensor: self.name.clone(),
@@ -57,18 +57,18 @@ impl Declared {
                 shape: self.shape.clone(),
             });
         }
-        let element = ElementType::from_id(self.type_id).ok_or_else(|| GgufError::ElementType {
+        let dtype = DType::from_ggml_id(self.type_id).ok_or_else(|| GgufError::ElementType {
             tensor: self.name.clone(),
             id: self.type_id,
             name: unsupported_name(self.type_id),
-            supported: ElementType::ALL.map(ElementType::name).join(", "),
+            supported: DType::ALL.map(DType::name).join(", "),
         })?;
-        let block = element.block() as u64;
+        let block = dtype.block_len() as u64;
         if !self.shape[0].is_multiple_of(block) {
             return Err(GgufError::PartialBlock {
                 tensor: self.name.clone(),
                 row: self.shape[0],
-                element: element.name(),
+                element: dtype.name(),
                 block,
             });
         }
@@ -76,13 +76,10 @@ impl Declared {
             .shape
             .iter()
             .try_fold(1u64, |product, &d| product.checked_mul(d))
-            .and_then(|elements| (elements / block).checked_mul(element.block_bytes() as u64))
+            .and_then(|elements| (elements / block).checked_mul(dtype.block_bytes() as u64))
             .filter(|&bytes| bytes <= isize::MAX as u64)
-            .ok_or_else(|| GgufError::Overflow {
-                tensor: self.name.clone(),
-                shape: self.shape.clone(),
-            })?;
-        Ok((element, bytes))
+            .ok_or_else(|| GgufError::Overflow { tensor: self.name.clone(), shape: self.shape.clone() })?;
+        Ok((dtype, bytes))
     }
 }
 
@@ -104,39 +101,21 @@ impl TensorTable {
     ) -> Result<Self, GgufError> {
         let mut table = Self::default();
         for tensor in declared {
-            let (element, bytes) = tensor.size()?;
-            let Declared {
-                name,
-                shape,
-                offset,
-                ..
-            } = tensor;
+            let (dtype, bytes) = tensor.size()?;
+            let Declared { name, shape, offset, .. } = tensor;
             if !offset.is_multiple_of(alignment) {
-                return Err(GgufError::Misaligned {
-                    tensor: name,
-                    offset,
-                    alignment,
-                });
+                return Err(GgufError::Misaligned { tensor: name, offset, alignment });
             }
             if offset.checked_add(bytes).is_none_or(|end| end > available) {
-                return Err(GgufError::OutOfFile {
-                    tensor: name,
-                    offset,
-                    bytes,
-                    available,
-                });
+                return Err(GgufError::OutOfFile { tensor: name, offset, bytes, available });
             }
-            if table
-                .index
-                .insert(name.clone(), table.tensors.len())
-                .is_some()
-            {
+            if table.index.insert(name.clone(), table.tensors.len()).is_some() {
                 return Err(GgufError::DuplicateTensor { tensor: name });
             }
             // Below the file's length, so everything fits a usize from here on.
             table.tensors.push(TensorInfo {
                 name,
-                element,
+                dtype,
                 shape: shape.iter().map(|&d| d as usize).collect(),
                 offset: (data_start + offset) as usize,
                 bytes: bytes as usize,

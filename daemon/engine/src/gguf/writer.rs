@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use super::metadata::ValueType;
 use super::tensor::Declared;
-use super::{DEFAULT_ALIGNMENT, ElementType, Gguf, GgufError};
+use super::{DEFAULT_ALIGNMENT, DType, Gguf, GgufError};
 
 /// Why a GGUF file could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -67,19 +67,13 @@ impl GgufWriter {
 
     /// Sets an array of `u32`.
     pub fn u32s(&mut self, key: &str, values: &[u32]) -> &mut Self {
-        let elements = values
-            .iter()
-            .flat_map(|v| v.to_le_bytes())
-            .collect::<Vec<u8>>();
+        let elements = values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
         self.array(key, ValueType::U32, values.len(), &elements)
     }
 
     /// Sets an array of `i32`.
     pub fn i32s(&mut self, key: &str, values: &[i32]) -> &mut Self {
-        let elements = values
-            .iter()
-            .flat_map(|v| v.to_le_bytes())
-            .collect::<Vec<u8>>();
+        let elements = values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
         self.array(key, ValueType::I32, values.len(), &elements)
     }
 
@@ -119,16 +113,11 @@ impl GgufWriter {
 
     /// Declares a tensor; `shape` in ggml order, fastest dimension first. Gives its
     /// size in bytes.
-    pub fn tensor(
-        &mut self,
-        name: &str,
-        element: ElementType,
-        shape: &[usize],
-    ) -> Result<u64, WriteError> {
+    pub fn tensor(&mut self, name: &str, dtype: DType, shape: &[usize]) -> Result<u64, WriteError> {
         let declared = Declared {
             name: name.to_owned(),
             shape: shape.iter().map(|&d| d as u64).collect(),
-            type_id: element.id(),
+            type_id: dtype.ggml_id(),
             offset: self.data_end,
         };
         if shape.is_empty() || shape.len() > super::MAX_RANK as usize {
@@ -160,26 +149,17 @@ impl GgufWriter {
     ) -> Result<(), WriteError> {
         let mut seen = HashSet::new();
         if let Some(twice) = self.tensors.iter().find(|t| !seen.insert(&t.name)) {
-            return Err(WriteError::Invalid(GgufError::DuplicateTensor {
-                tensor: twice.name.clone(),
-            }));
+            return Err(WriteError::Invalid(GgufError::DuplicateTensor { tensor: twice.name.clone() }));
         }
         let header = self.header();
         out.write_all(&header)?;
         for tensor in &self.tensors {
             let (_, expected) = tensor.size()?;
-            let mut counted = Counted {
-                out: &mut *out,
-                written: 0,
-            };
+            let mut counted = Counted { out: &mut *out, written: 0 };
             data(&tensor.name, &mut counted)?;
             let written = counted.written;
             if written != expected {
-                return Err(WriteError::DataSize {
-                    tensor: tensor.name.clone(),
-                    written,
-                    expected,
-                });
+                return Err(WriteError::DataSize { tensor: tensor.name.clone(), written, expected });
             }
             let padding = written.next_multiple_of(DEFAULT_ALIGNMENT.into()) - written;
             out.write_all(&[0; DEFAULT_ALIGNMENT as usize][..padding as usize])?;

@@ -93,11 +93,7 @@ pub fn chunk(s0: &[f32], columns: &[Column<'_>], out: &mut [f32]) -> Chunk {
         transpose_mul(s0, c.k, &mut acc);
         acc.iter_mut().for_each(|a| *a *= e);
         for (j, d_j) in before.chunks_exact(width).enumerate() {
-            axpy(
-                &mut acc,
-                exp(gamma[i] - gamma[j]) * dot(c.k, columns[j].k),
-                d_j,
-            );
+            axpy(&mut acc, exp(gamma[i] - gamma[j]) * dot(c.k, columns[j].k), d_j);
         }
         for ((d, v), a) in d_i.iter_mut().zip(c.v).zip(&acc) {
             *d = c.beta * (v - a);

@@ -24,14 +24,8 @@ pub const EXP_C1: f32 = 0.693_359_4;
 /// ln 2 minus the high part.
 pub const EXP_C2: f32 = -2.121_944_4e-4;
 /// Polynomial coefficients, highest degree first.
-pub const EXP_P: [f32; 6] = [
-    1.987_569_1e-4,
-    1.398_199_9e-3,
-    8.333_452e-3,
-    4.166_579_6e-2,
-    1.666_666_5e-1,
-    5.000_000_3e-1,
-];
+pub const EXP_P: [f32; 6] =
+    [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.000_000_3e-1];
 
 /// `1 / (1 + e^-x)`.
 pub fn sigmoid(x: f32) -> f32 {
@@ -58,10 +52,7 @@ mod tests {
         while x < 88.0 {
             let want = f64::from(x).exp();
             let got = f64::from(exp(x));
-            assert!(
-                ((got - want) / want).abs() < 2.4e-7,
-                "exp({x}) = {got}, want {want}"
-            );
+            assert!(((got - want) / want).abs() < 2.4e-7, "exp({x}) = {got}, want {want}");
             x += 0.0137;
         }
         assert_eq!(exp(0.0), 1.0);

@@ -20,10 +20,7 @@ pub fn scale_min_k4(j: usize, scales: &[u8]) -> (u8, u8) {
     if j < 4 {
         (scales[j] & 63, scales[j + 4] & 63)
     } else {
-        (
-            (scales[j + 4] & 15) | ((scales[j - 4] >> 6) << 4),
-            (scales[j + 4] >> 4) | ((scales[j] >> 6) << 4),
-        )
+        ((scales[j + 4] & 15) | ((scales[j - 4] >> 6) << 4), (scales[j + 4] >> 4) | ((scales[j] >> 6) << 4))
     }
 }
 
@@ -112,17 +109,10 @@ pub fn dequantize(dtype: DType, row: &[u8], out: &mut [f32]) {
         }
         DType::Q8_0 | DType::Q4_0 | DType::Q4_1 | DType::Q5_0 => {
             let mut q = [0i8; 32];
-            for (block, out) in row
-                .chunks_exact(dtype.block_bytes())
-                .zip(out.chunks_exact_mut(32))
-            {
+            for (block, out) in row.chunks_exact(dtype.block_bytes()).zip(out.chunks_exact_mut(32)) {
                 unpack_32(dtype, block, &mut q);
                 let d = half_at(block, 0);
-                let m = if dtype == DType::Q4_1 {
-                    half_at(block, 2)
-                } else {
-                    0.0
-                };
+                let m = if dtype == DType::Q4_1 { half_at(block, 2) } else { 0.0 };
                 for (o, q) in out.iter_mut().zip(&q) {
                     *o = d * f32::from(*q) + m;
                 }
@@ -130,10 +120,7 @@ pub fn dequantize(dtype: DType, row: &[u8], out: &mut [f32]) {
         }
         DType::Q4_K | DType::Q5_K => {
             let mut q = [0i8; 256];
-            for (block, out) in row
-                .chunks_exact(dtype.block_bytes())
-                .zip(out.chunks_exact_mut(256))
-            {
+            for (block, out) in row.chunks_exact(dtype.block_bytes()).zip(out.chunks_exact_mut(256)) {
                 unpack_256(dtype, block, &mut q);
                 let (d, dmin) = (half_at(block, 0), half_at(block, 2));
                 for j in 0..8 {
@@ -197,10 +184,7 @@ fn dot_float(dtype: DType, row: &[u8], x: &[f32]) -> f32 {
 }
 
 fn dot_bytes(a: &[i8], b: &[i8]) -> i32 {
-    a.iter()
-        .zip(b)
-        .map(|(a, b)| i32::from(*a) * i32::from(*b))
-        .sum()
+    a.iter().zip(b).map(|(a, b)| i32::from(*a) * i32::from(*b)).sum()
 }
 
 fn dot_32(dtype: DType, row: &[u8], x: &Q8) -> f32 {
@@ -269,8 +253,7 @@ mod tests {
         for dtype in DType::ALL {
             let width = 512;
             let mut row = vec![0u8; dtype.bytes_of(width as u64).unwrap() as usize];
-            row.iter_mut()
-                .for_each(|b| *b = (next() * 128.0) as i8 as u8);
+            row.iter_mut().for_each(|b| *b = (next() * 128.0) as i8 as u8);
             fix_scales(dtype, &mut row);
             let x: Vec<f32> = (0..width).map(|_| next()).collect();
             let mut w = vec![0.0; width];
@@ -280,10 +263,7 @@ mod tests {
             let got = dot_row(dtype, &row, &rounded);
             let want: f32 = w.iter().zip(&x).map(|(a, b)| a * b).sum();
             let size: f32 = w.iter().zip(&x).map(|(a, b)| (a * b).abs()).sum();
-            assert!(
-                (got - want).abs() < 4e-3 * size,
-                "{dtype}: {got} against {want} (size {size})"
-            );
+            assert!((got - want).abs() < 4e-3 * size, "{dtype}: {got} against {want} (size {size})");
         }
     }
 

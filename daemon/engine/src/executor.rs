@@ -1,0 +1,139 @@
+//! Runs passes: the one owner of the device, the loaded model and the scratch memory.
+
+use crate::gguf::Gguf;
+use crate::model::{self, Dims, Family, ModelError, StateLayout};
+use crate::pass::{Arena, Pass};
+use crate::state::{KvCache, State, StatePool};
+use crate::switches::{KvType, Switches};
+use std::sync::Arc;
+use tandem_program::{BufferId, DType, Device, DeviceError, DeviceInfo, Program, Tensor};
+
+/// What a pass left behind for the host.
+#[derive(Clone, Debug, Default)]
+pub struct PassOutput {
+    /// One row of logits a wanted column, segment by segment.
+    pub logits: Vec<Vec<f32>>,
+    /// As `logits`, for the MTP block.
+    pub mtp_logits: Vec<Vec<f32>>,
+}
+
+/// See the module.
+pub struct Executor {
+    device: Box<dyn Device>,
+    family: Box<dyn Family>,
+    switches: Switches,
+    states: StatePool,
+    scratch: BufferId,
+    scratch_bytes: u64,
+}
+
+impl Executor {
+    /// Imports the file's mapping into the device (no copy where the device can read host
+    /// memory) and reads the model.
+    pub fn new(gguf: &Gguf, mut device: Box<dyn Device>, switches: Switches) -> Result<Self, ModelError> {
+        let weights = device.import(gguf.map())?;
+        let family = model::load(gguf, weights)?;
+        let states = StatePool::new(family.layout(), device.as_mut())?;
+        let scratch_bytes = 1 << 20;
+        let scratch = device.create(scratch_bytes)?;
+        Ok(Executor { device, family, switches, states, scratch, scratch_bytes })
+    }
+
+    /// The model's sizes.
+    pub fn dims(&self) -> &Dims {
+        self.family.dims()
+    }
+
+    /// What its sequences keep.
+    pub fn layout(&self) -> &StateLayout {
+        self.family.layout()
+    }
+
+    /// The device, for reports.
+    pub fn device(&self) -> &DeviceInfo {
+        self.device.info()
+    }
+
+    /// The switches in force.
+    pub fn switches(&self) -> &Switches {
+        &self.switches
+    }
+
+    /// Bytes of scratch memory.
+    pub fn scratch_bytes(&self) -> u64 {
+        self.scratch_bytes
+    }
+
+    /// Bytes the device holds in buffers.
+    pub fn device_bytes(&self) -> u64 {
+        self.device.used()
+    }
+
+    /// The pool of recurrent states.
+    pub fn states(&self) -> &StatePool {
+        &self.states
+    }
+
+    /// A state for the next pass to write.
+    pub fn take_state(&mut self) -> Result<Arc<State>, DeviceError> {
+        self.states.take(self.device.as_mut())
+    }
+
+    /// Gives the memory of unused states back to the device.
+    pub fn shrink_states(&mut self) -> Result<(), DeviceError> {
+        self.states.shrink(self.device.as_mut())
+    }
+
+    /// A KV cache of `cells` positions.
+    pub fn new_kv(&mut self, cells: u32) -> Result<KvCache, DeviceError> {
+        let dtype = match self.switches.kv_type {
+            KvType::F16 => DType::F16,
+            KvType::F32 => DType::F32,
+        };
+        KvCache::new(self.family.layout(), cells, dtype, self.device.as_mut())
+    }
+
+    /// Frees a KV cache.
+    pub fn destroy_kv(&mut self, kv: KvCache) -> Result<(), DeviceError> {
+        kv.destroy(self.device.as_mut())
+    }
+
+    /// Runs a pass to its end.
+    pub fn run(&mut self, pass: &Pass) -> Result<PassOutput, DeviceError> {
+        if pass.columns() == 0 {
+            return Ok(PassOutput::default());
+        }
+        let mut program = Program::new();
+        let mut arena = Arena::new(self.scratch);
+        let mut lowered = self.family.lower(pass, &self.switches, &mut arena, &mut program);
+        if arena.peak() > self.scratch_bytes {
+            let bytes = arena.peak().next_power_of_two();
+            let larger = self.device.create(bytes)?;
+            self.device.destroy(std::mem::replace(&mut self.scratch, larger))?;
+            self.scratch_bytes = bytes;
+            program = Program::new();
+            lowered = self.family.lower(pass, &self.switches, &mut Arena::new(self.scratch), &mut program);
+        }
+        for (tensor, values) in &lowered.uploads {
+            let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+            self.device.write(tensor.buffer, tensor.offset, &bytes)?;
+        }
+        let ticket = self.device.submit(&program)?;
+        self.device.wait(ticket)?;
+        Ok(PassOutput { logits: self.rows(lowered.logits)?, mtp_logits: self.rows(lowered.mtp_logits)? })
+    }
+
+    fn rows(&mut self, tensor: Option<Tensor>) -> Result<Vec<Vec<f32>>, DeviceError> {
+        let Some(tensor) = tensor else {
+            return Ok(Vec::new());
+        };
+        (0..tensor.rows).map(|r| self.read(&tensor.slice_rows(r, 1))).collect()
+    }
+
+    /// The values of a dense f32 tensor: a result, or part of a state for checks.
+    pub fn read(&mut self, tensor: &Tensor) -> Result<Vec<f32>, DeviceError> {
+        let mut bytes = vec![0u8; tensor.len() * 4];
+        self.device.read(tensor.buffer, tensor.offset, &mut bytes)?;
+        Ok(bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
+    }
+}
