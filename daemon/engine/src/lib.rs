@@ -12,3 +12,5 @@ pub mod switches;
 
 /// Text to token ids and back, from the vocabulary in a GGUF file.
 pub mod tokenizer;
+pub mod planner;
+pub mod slot;
