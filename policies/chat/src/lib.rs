@@ -46,10 +46,7 @@ mod tests {
     use tandem_policy::{Boundary, Cost};
 
     fn placed(restored: u32, prompt: u32, users: &[u32]) -> Positions {
-        let mut boundaries = [Boundary {
-            token: 0,
-            kind: BoundaryKind::USER,
-        }; 8];
+        let mut boundaries = [Boundary { token: 0, kind: BoundaryKind::USER }; 8];
         for (b, &token) in boundaries.iter_mut().zip(users) {
             b.token = token;
         }

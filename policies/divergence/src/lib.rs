@@ -85,10 +85,7 @@ mod tests {
 
     #[test]
     fn never_saves_past_the_start_of_an_image() {
-        let image = [Boundary {
-            token: 100,
-            kind: BoundaryKind::IMAGE,
-        }];
+        let image = [Boundary { token: 100, kind: BoundaryKind::IMAGE }];
         assert_eq!(placed(100, 0, 648, &image).as_slice(), [100]);
         assert_eq!(placed(101, 0, 648, &image).as_slice(), []);
     }

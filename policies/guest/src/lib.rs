@@ -33,10 +33,12 @@
 //! ```
 #![no_std]
 
+mod expected;
 mod placement;
 mod positions;
 mod power;
 
+pub use expected::{MAX_POINTS, Point, choose_saves, least_loss};
 pub use placement::{
     Boundary, BoundaryKind, Cost, Kept, Observation, PlaceRequest, Placement, least_recently_used,
 };

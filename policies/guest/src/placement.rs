@@ -54,11 +54,7 @@ pub struct Cost {
 
 impl Cost {
     /// The phone of the paper: 1.30 ms a token, 86 ms a pass, a 50 MiB copy a save.
-    pub const PHONE: Self = Self {
-        per_token: 1_300_000,
-        per_pass: 86_000_000,
-        per_save: 2_000_000,
-    };
+    pub const PHONE: Self = Self { per_token: 1_300_000, per_pass: 86_000_000, per_save: 2_000_000 };
 }
 
 /// The question of one request.
@@ -101,11 +97,7 @@ impl PlaceRequest<'_> {
     /// Where the last user message begins.
     #[must_use]
     pub fn last_user_message(&self) -> Option<u32> {
-        self.boundaries
-            .iter()
-            .rev()
-            .find(|b| b.kind == BoundaryKind::USER)
-            .map(|b| b.token)
+        self.boundaries.iter().rev().find(|b| b.kind == BoundaryKind::USER).map(|b| b.token)
     }
 }
 

@@ -23,10 +23,7 @@ impl Positions {
     /// An empty answer: save nowhere.
     #[must_use]
     pub const fn new() -> Self {
-        Self {
-            items: [0; Self::CAPACITY],
-            len: 0,
-        }
+        Self { items: [0; Self::CAPACITY], len: 0 }
     }
 
     /// Adds a position; false when the answer is full.
