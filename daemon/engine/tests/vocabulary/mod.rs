@@ -120,3 +120,12 @@ pub fn shared_vocabulary() -> Option<Gguf> {
         .expect("the fixture unpacks");
     Some(Gguf::from_bytes(&bytes).expect("the fixture is a valid file"))
 }
+
+/// The recorded agent requests of the shared fixtures.
+pub const TRACES: [&str; 5] = [
+    "traces/agent-text.jsonl",
+    "traces/agent-system.jsonl",
+    "traces/chat-growing.jsonl",
+    "traces/rules-last.jsonl",
+    "traces/two-apps.jsonl",
+];
