@@ -4,9 +4,7 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
-};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use serde::Serialize;
 
 use crate::client::Connection as Client;
@@ -29,11 +27,7 @@ pub struct BenchConfig {
 
 impl Default for BenchConfig {
     fn default() -> Self {
-        BenchConfig {
-            rounds: 9,
-            round_trips: 2_000,
-            burst: 20_000,
-        }
+        BenchConfig { rounds: 9, round_trips: 2_000, burst: 20_000 }
     }
 }
 
@@ -81,19 +75,13 @@ fn failed<E: std::fmt::Display>(error: E) -> BenchError {
 /// second with the default settings.
 pub fn run(config: BenchConfig) -> Result<IpcBench, BenchError> {
     if config.rounds == 0 || config.round_trips == 0 || config.burst == 0 {
-        return Err(BenchError(
-            "rounds, round_trips and burst must be 1 or more".into(),
-        ));
+        return Err(BenchError("rounds, round_trips and burst must be 1 or more".into()));
     }
     let mut figures = [const { Vec::new() }; 4];
     for _ in 0..config.rounds {
         let (ring_trip, ring_burst) = with_rings(config)?;
         let (socket_trip, socket_burst) = with_sockets(config)?;
-        for (into, figure) in
-            figures
-                .iter_mut()
-                .zip([ring_trip, socket_trip, ring_burst, socket_burst])
-        {
+        for (into, figure) in figures.iter_mut().zip([ring_trip, socket_trip, ring_burst, socket_burst]) {
             into.push(figure);
         }
     }
@@ -106,30 +94,17 @@ pub fn run(config: BenchConfig) -> Result<IpcBench, BenchError> {
 
 fn pair(ring: &[f64], socket: &[f64], better: fn(f64, f64) -> f64) -> Pair {
     let ratios = ring.iter().zip(socket).map(|(&r, &s)| better(r, s));
-    Pair {
-        ring: spread(ring.to_vec()),
-        socket: spread(socket.to_vec()),
-        ratio: spread(ratios.collect()),
-    }
+    Pair { ring: spread(ring.to_vec()), socket: spread(socket.to_vec()), ratio: spread(ratios.collect()) }
 }
 
 fn spread(mut values: Vec<f64>) -> Spread {
     values.sort_by(f64::total_cmp);
-    Spread {
-        min: values[0],
-        median: values[values.len() / 2],
-        max: values[values.len() - 1],
-    }
+    Spread { min: values[0], median: values[values.len() / 2], max: values[values.len() - 1] }
 }
 
 /// The message of a burst: what a decode step sends.
 fn token(id: u64) -> ServerMessage {
-    ServerMessage::Token {
-        id,
-        token: 1234,
-        text: "\"action\"".into(),
-        top_logprobs: None,
-    }
+    ServerMessage::Token { id, token: 1234, text: "\"action\"".into(), top_logprobs: None }
 }
 
 fn micros(elapsed: Duration, count: usize) -> f64 {
@@ -140,9 +115,9 @@ fn micros(elapsed: Duration, count: usize) -> f64 {
 fn serve_rings(mut server: Server, burst: usize) -> Result<(), String> {
     loop {
         match server.recv().map_err(|error| error.to_string())? {
-            Some(ClientMessage::Ping { id }) => server
-                .send(&ServerMessage::Pong { id })
-                .map_err(|error| error.to_string())?,
+            Some(ClientMessage::Ping { id }) => {
+                server.send(&ServerMessage::Pong { id }).map_err(|error| error.to_string())?
+            }
             Some(_) => {
                 for id in 0..burst as u64 {
                     send_waiting(&mut server, &token(id))?;
@@ -195,9 +170,7 @@ fn drive_rings(client: &mut Client, config: BenchConfig) -> Result<(f64, f64), B
     }
     let trip = micros(start.elapsed(), config.round_trips);
     let start = Instant::now();
-    client
-        .send(&ClientMessage::Status { id: 0 })
-        .map_err(failed)?;
+    client.send(&ClientMessage::Status { id: 0 }).map_err(failed)?;
     for id in 0..config.burst as u64 {
         expect(client.recv_wait(None).map_err(failed)?, id)?;
     }
@@ -212,13 +185,7 @@ fn expect(message: Option<ServerMessage>, id: u64) -> Result<(), BenchError> {
 }
 
 fn pair_of_sockets() -> Result<(OwnedFd, OwnedFd), BenchError> {
-    socketpair(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .map_err(failed)
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(failed)
 }
 
 fn serve_socket(socket: &OwnedFd, burst: usize) -> Result<(), BenchError> {

@@ -75,12 +75,7 @@ pub struct Sender<M> {
 
 impl<M: Message> Sender<M> {
     pub(crate) fn new(producer: Producer<OwnRegion, Region>, ringer: Arc<Ringer>) -> Self {
-        Sender {
-            producer,
-            ringer,
-            frame: Vec::new(),
-            message: PhantomData,
-        }
+        Sender { producer, ringer, frame: Vec::new(), message: PhantomData }
     }
 
     /// Largest encoded message, bytes.
@@ -96,12 +91,7 @@ impl<M: Message> Sender<M> {
     pub fn send(&mut self, message: &M) -> Result<(), SendError> {
         let mut frame = std::mem::take(&mut self.frame);
         frame.clear();
-        message
-            .encode(&mut frame)
-            .map_err(|reason| SendError::Encode {
-                what: M::NAME,
-                reason,
-            })?;
+        message.encode(&mut frame).map_err(|reason| SendError::Encode { what: M::NAME, reason })?;
         let sent = self.send_frame(&frame);
         if frame.capacity() <= KEPT_BUFFER {
             self.frame = frame;
@@ -113,10 +103,7 @@ impl<M: Message> Sender<M> {
     pub fn send_frame(&mut self, frame: &[u8]) -> Result<(), SendError> {
         match self.producer.push(frame)? {
             Peer::Awake => Ok(()),
-            Peer::Asleep => self
-                .ringer
-                .ring()
-                .map_err(|errno| SendError::Doorbell(errno.into())),
+            Peer::Asleep => self.ringer.ring().map_err(|errno| SendError::Doorbell(errno.into())),
         }
     }
 }
@@ -132,12 +119,7 @@ pub struct Receiver<M> {
 
 impl<M: Message> Receiver<M> {
     pub(crate) fn new(consumer: Consumer<OwnRegion, Region>, ringer: Arc<Ringer>) -> Self {
-        Receiver {
-            consumer,
-            ringer,
-            frame: Vec::new(),
-            message: PhantomData,
-        }
+        Receiver { consumer, ringer, frame: Vec::new(), message: PhantomData }
     }
 
     /// The next message, or `None` with the promise that this side's doorbell
@@ -164,9 +146,7 @@ impl<M: Message> Receiver<M> {
             self.frame = Vec::new();
         }
         if producer == Peer::Asleep {
-            self.ringer
-                .ring()
-                .map_err(|errno| RecvError::Doorbell(errno.into()))?;
+            self.ringer.ring().map_err(|errno| RecvError::Doorbell(errno.into()))?;
         }
         Ok(Some(message?))
     }

@@ -171,29 +171,21 @@ pub struct Connection {
 impl Connection {
     /// Connects to the daemon at `path` as `app`. `timeout` bounds each step of
     /// the handshake.
-    pub fn connect(
-        path: impl AsRef<Path>,
-        app: &str,
-        timeout: Duration,
-    ) -> Result<Connection, ConnectError> {
+    pub fn connect(path: impl AsRef<Path>, app: &str, timeout: Duration) -> Result<Connection, ConnectError> {
         let path = path.as_ref();
         if !Hello::name_is_valid(app) {
             return Err(ConnectError::AppName { len: app.len() });
         }
         let socket = dial(path, timeout)?;
-        let hello = Hello {
-            app: app.to_owned(),
-        };
+        let hello = Hello { app: app.to_owned() };
         match send_packet(&socket, &hello, &[], SendFlags::empty()) {
             // After EPIPE a refusal may still be waiting to be read.
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
             Err(other) => return Err(io(path, "greeting the daemon at", other)),
         }
         let (ends, rings) = receive_welcome(&socket, path, timeout)?;
-        Connection::from_ends(socket, ends, rings).map_err(|what| ConnectError::BadHandshake {
-            path: path.to_owned(),
-            what,
-        })
+        Connection::from_ends(socket, ends, rings)
+            .map_err(|what| ConnectError::BadHandshake { path: path.to_owned(), what })
     }
 
     /// Makes a connection of descriptors that came by another way (Binder on
@@ -201,27 +193,16 @@ impl Connection {
     ///
     /// # Errors
     /// What was wrong with the descriptors.
-    pub fn from_ends(
-        life_line: OwnedFd,
-        ends: ClientEnds,
-        rings: RingSizes,
-    ) -> Result<Connection, String> {
+    pub fn from_ends(life_line: OwnedFd, ends: ClientEnds, rings: RingSizes) -> Result<Connection, String> {
         check_region(&ends.request, Direction::Request, rings.request)?;
         check_region(&ends.response, Direction::Response, rings.response)?;
         let system = |errno: Errno| format!("mapping its rings: {errno}");
-        let own =
-            Arc::new(OwnRegion::map(&ends.request, region_bytes(rings.request)).map_err(system)?);
-        let peers =
-            Arc::new(Region::map(&ends.response, region_bytes(rings.response)).map_err(system)?);
+        let own = Arc::new(OwnRegion::map(&ends.request, region_bytes(rings.request)).map_err(system)?);
+        let peers = Arc::new(Region::map(&ends.response, region_bytes(rings.response)).map_err(system)?);
         let watch = Watch::new(ends.response_bell, &life_line)
             .map_err(|errno| format!("watching its doorbell: {errno}"))?;
         let ringer = Arc::new(Ringer::new(ends.request_bell));
-        let producer = Producer::new(
-            Direction::Request,
-            rings.request,
-            Arc::clone(&own),
-            Arc::clone(&peers),
-        );
+        let producer = Producer::new(Direction::Request, rings.request, Arc::clone(&own), Arc::clone(&peers));
         let consumer = Consumer::new(Direction::Response, rings.response, own, peers);
         Ok(Connection {
             sender: Sender::new(producer, Arc::clone(&ringer)),
@@ -242,10 +223,7 @@ impl Connection {
 
     /// Waits for the next message, at most `timeout` (`None`: until it comes or
     /// the daemon is gone). `Ok(None)` means that the time is over.
-    pub fn recv_wait(
-        &mut self,
-        timeout: Option<Duration>,
-    ) -> Result<Option<ServerMessage>, WaitError> {
+    pub fn recv_wait(&mut self, timeout: Option<Duration>) -> Result<Option<ServerMessage>, WaitError> {
         recv_wait(&mut self.receiver, &self.link, timeout, || {})
     }
 
@@ -295,16 +273,11 @@ pub fn recv_wait(
 }
 
 fn io(path: &Path, what: &'static str, errno: Errno) -> ConnectError {
-    ConnectError::Io {
-        what,
-        path: path.to_owned(),
-        source: errno.into(),
-    }
+    ConnectError::Io { what, path: path.to_owned(), source: errno.into() }
 }
 
 fn dial(path: &Path, timeout: Duration) -> Result<OwnedFd, ConnectError> {
-    let socket = seqpacket(SocketFlags::empty())
-        .map_err(|errno| io(path, "creating a socket for", errno))?;
+    let socket = seqpacket(SocketFlags::empty()).map_err(|errno| io(path, "creating a socket for", errno))?;
     for direction in [Timeout::Recv, Timeout::Send] {
         // A zero timeout would mean none.
         let limit = timeout.max(Duration::from_millis(1));
@@ -317,21 +290,13 @@ fn dial(path: &Path, timeout: Duration) -> Result<OwnedFd, ConnectError> {
             Ok(()) => return Ok(socket),
             Err(Errno::INTR) => {}
             Err(errno @ (Errno::NOENT | Errno::CONNREFUSED)) => {
-                return Err(ConnectError::NoDaemon {
-                    path: path.to_owned(),
-                    source: errno.into(),
-                });
+                return Err(ConnectError::NoDaemon { path: path.to_owned(), source: errno.into() });
             }
             Err(Errno::ACCESS | Errno::PERM) => {
-                return Err(ConnectError::Permission {
-                    path: path.to_owned(),
-                });
+                return Err(ConnectError::Permission { path: path.to_owned() });
             }
             Err(Errno::AGAIN) => {
-                return Err(ConnectError::Timeout {
-                    path: path.to_owned(),
-                    timeout,
-                });
+                return Err(ConnectError::Timeout { path: path.to_owned(), timeout });
             }
             Err(Errno::PROTOTYPE) => {
                 return Err(ConnectError::BadHandshake {
@@ -349,71 +314,43 @@ fn receive_welcome(
     path: &Path,
     timeout: Duration,
 ) -> Result<(ClientEnds, RingSizes), ConnectError> {
-    let bad = |what: String| ConnectError::BadHandshake {
-        path: path.to_owned(),
-        what,
-    };
+    let bad = |what: String| ConnectError::BadHandshake { path: path.to_owned(), what };
     let mut fds = Vec::new();
     let packet = recv_packet::<Notice>(socket, Some(&mut fds), RecvFlags::empty())
         .map_err(|errno| io(path, "waiting for the daemon at", errno))?;
     let (request, response) = match packet {
-        Packet::Body(Notice::Welcome {
-            request_capacity,
-            response_capacity,
-        }) => (request_capacity, response_capacity),
+        Packet::Body(Notice::Welcome { request_capacity, response_capacity }) => {
+            (request_capacity, response_capacity)
+        }
         Packet::Body(Notice::Refused(refusal))
-        | Packet::OtherVersion {
-            body: Some(Notice::Refused(refusal)),
-            ..
-        } => {
-            return Err(ConnectError::Refused {
-                path: path.to_owned(),
-                refusal,
-            });
+        | Packet::OtherVersion { body: Some(Notice::Refused(refusal)), .. } => {
+            return Err(ConnectError::Refused { path: path.to_owned(), refusal });
         }
         Packet::Body(Notice::Goodbye(goodbye)) => return Err(bad(goodbye.to_string())),
         Packet::OtherVersion { version, .. } => {
             return Err(ConnectError::Refused {
                 path: path.to_owned(),
-                refusal: Refusal::Version {
-                    daemon: version,
-                    client: ABI_VERSION,
-                },
+                refusal: Refusal::Version { daemon: version, client: ABI_VERSION },
             });
         }
         Packet::Malformed(reason) => return Err(bad(reason)),
         Packet::HangUp => {
-            return Err(ConnectError::NoDaemon {
-                path: path.to_owned(),
-                source: Errno::CONNRESET.into(),
-            });
+            return Err(ConnectError::NoDaemon { path: path.to_owned(), source: Errno::CONNRESET.into() });
         }
         Packet::NotYet => {
-            return Err(ConnectError::Timeout {
-                path: path.to_owned(),
-                timeout,
-            });
+            return Err(ConnectError::Timeout { path: path.to_owned(), timeout });
         }
     };
     let count = fds.len();
-    let Ok([request_fd, response_fd, request_bell, response_bell]) = <[OwnedFd; 4]>::try_from(fds)
-    else {
+    let Ok([request_fd, response_fd, request_bell, response_bell]) = <[OwnedFd; 4]>::try_from(fds) else {
         return Err(bad(format!(
             "it passed {count} descriptors of 4; this process may be out of descriptors"
         )));
     };
     let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     Ok((
-        ClientEnds {
-            request: request_fd,
-            response: response_fd,
-            request_bell,
-            response_bell,
-        },
-        RingSizes {
-            request: size(request),
-            response: size(response),
-        },
+        ClientEnds { request: request_fd, response: response_fd, request_bell, response_bell },
+        RingSizes { request: size(request), response: size(response) },
     ))
 }
 
@@ -436,9 +373,7 @@ fn check_region(fd: &OwnedFd, direction: Direction, capacity: usize) -> Result<(
     for (at, expected) in expected.into_iter().enumerate() {
         let word = region.load(at, std::sync::atomic::Ordering::Relaxed);
         if word != expected {
-            return Err(format!(
-                "word {at} of its {ring} ring is {word:#x}, expected {expected:#x}"
-            ));
+            return Err(format!("word {at} of its {ring} ring is {word:#x}, expected {expected:#x}"));
         }
     }
     Ok(())

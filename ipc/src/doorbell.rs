@@ -80,10 +80,7 @@ pub(crate) fn response_bell() -> rustix::io::Result<(Ringer, OwnedFd)> {
 
 /// A timeout as the kernel takes it.
 pub(crate) fn timespec(timeout: Duration) -> Timespec {
-    Timespec {
-        tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
-        tv_nsec: timeout.subsec_nanos().into(),
-    }
+    Timespec { tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64, tv_nsec: timeout.subsec_nanos().into() }
 }
 
 /// What ended a wait.
@@ -150,13 +147,7 @@ mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     fn pair() -> (OwnedFd, OwnedFd) {
-        socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-        .unwrap()
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
     }
 
     fn readable(fd: impl AsFd) -> bool {

@@ -65,9 +65,7 @@ pub enum Refusal {
         client: u32,
     },
     /// The user has as many connections as it may have.
-    #[error(
-        "{in_use} of {limit} connections allowed to this user are in use; close one, or retry later"
-    )]
+    #[error("{in_use} of {limit} connections allowed to this user are in use; close one, or retry later")]
     Quota {
         /// Connections allowed.
         limit: u32,
@@ -244,9 +242,7 @@ pub(crate) fn recv_packet<T: Message>(
         return Ok(Packet::HangUp);
     }
     if message.flags.contains(ReturnFlags::TRUNC) {
-        return Ok(Packet::Malformed(format!(
-            "a packet longer than {MAX_PACKET} bytes"
-        )));
+        return Ok(Packet::Malformed(format!("a packet longer than {MAX_PACKET} bytes")));
     }
     Ok(parse(&bytes[..message.bytes.min(MAX_PACKET)]))
 }
@@ -265,10 +261,7 @@ fn parse<T: Message>(bytes: &[u8]) -> Packet<T> {
     let version = u32::from_le_bytes(number);
     let body: Result<T, DecodeError> = T::decode(body);
     if version != ABI_VERSION {
-        return Packet::OtherVersion {
-            version,
-            body: body.ok(),
-        };
+        return Packet::OtherVersion { version, body: body.ok() };
     }
     match body {
         Ok(body) => Packet::Body(body),
@@ -288,19 +281,11 @@ pub(crate) fn bounded(mut text: String) -> String {
 impl Refusal {
     pub(crate) fn bounded(self) -> Refusal {
         match self {
-            Refusal::Forbidden { reason } => Refusal::Forbidden {
-                reason: bounded(reason),
-            },
-            Refusal::Unavailable {
-                reason,
-                retry_after_ms,
-            } => Refusal::Unavailable {
-                reason: bounded(reason),
-                retry_after_ms,
-            },
-            Refusal::Malformed { reason } => Refusal::Malformed {
-                reason: bounded(reason),
-            },
+            Refusal::Forbidden { reason } => Refusal::Forbidden { reason: bounded(reason) },
+            Refusal::Unavailable { reason, retry_after_ms } => {
+                Refusal::Unavailable { reason: bounded(reason), retry_after_ms }
+            }
+            Refusal::Malformed { reason } => Refusal::Malformed { reason: bounded(reason) },
             short @ (Refusal::Version { .. } | Refusal::Quota { .. }) => short,
         }
     }
@@ -309,12 +294,8 @@ impl Refusal {
 impl Goodbye {
     pub(crate) fn bounded(self) -> Goodbye {
         match self {
-            Goodbye::Protocol { detail } => Goodbye::Protocol {
-                detail: bounded(detail),
-            },
-            Goodbye::Evicted { reason } => Goodbye::Evicted {
-                reason: bounded(reason),
-            },
+            Goodbye::Protocol { detail } => Goodbye::Protocol { detail: bounded(detail) },
+            Goodbye::Evicted { reason } => Goodbye::Evicted { reason: bounded(reason) },
             short @ (Goodbye::TooSlow | Goodbye::ShuttingDown { .. }) => short,
         }
     }
@@ -344,10 +325,7 @@ mod tests {
     #[test]
     fn garbage_is_malformed_and_says_why() {
         for bytes in [&b"x"[..], b"GET / HTTP/1.1", b"TANDEMhs\x01\0\0\0\xff\xff"] {
-            assert!(
-                matches!(parse::<Hello>(bytes), Packet::Malformed(_)),
-                "{bytes:?}"
-            );
+            assert!(matches!(parse::<Hello>(bytes), Packet::Malformed(_)), "{bytes:?}");
         }
     }
 }

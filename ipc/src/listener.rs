@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, lstat, open, unlink};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
-    accept_with, bind, connect, listen, recv, shutdown, socket_with,
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with,
+    bind, connect, listen, recv, shutdown, socket_with,
 };
 
 use crate::handshake::{Notice, Refusal, send_packet};
@@ -33,10 +33,7 @@ pub struct RingSizes {
 
 impl Default for RingSizes {
     fn default() -> Self {
-        RingSizes {
-            request: 4 << 20,
-            response: 1 << 20,
-        }
+        RingSizes { request: 4 << 20, response: 1 << 20 }
     }
 }
 
@@ -66,11 +63,7 @@ pub struct ListenerConfig {
 
 impl Default for ListenerConfig {
     fn default() -> Self {
-        ListenerConfig {
-            rings: RingSizes::default(),
-            mode: 0o660,
-            backlog: 128,
-        }
+        ListenerConfig { rings: RingSizes::default(), mode: 0o660, backlog: 128 }
     }
 }
 
@@ -104,9 +97,7 @@ pub enum ListenError {
         path: PathBuf,
     },
     /// A ring size that cannot be.
-    #[error(
-        "{ring} ring of {bytes} bytes: must be a power of two from {MIN_CAPACITY} to {MAX_CAPACITY}"
-    )]
+    #[error("{ring} ring of {bytes} bytes: must be a power of two from {MIN_CAPACITY} to {MAX_CAPACITY}")]
     RingSize {
         /// Which ring.
         ring: &'static str,
@@ -114,9 +105,7 @@ pub enum ListenError {
         bytes: usize,
     },
     /// A descriptor that is not a listening SEQPACKET Unix socket.
-    #[error(
-        "the inherited descriptor is no listening Unix SEQPACKET socket ({what}); fix the socket unit"
-    )]
+    #[error("the inherited descriptor is no listening Unix SEQPACKET socket ({what}); fix the socket unit")]
     WrongDescriptor {
         /// What was found.
         what: String,
@@ -138,9 +127,7 @@ pub enum ListenError {
 pub enum AcceptError {
     /// Out of descriptors or memory. One waiting client was told so; accept
     /// again after a while, or raise `RLIMIT_NOFILE`.
-    #[error(
-        "no descriptors left for a new client ({0}); raise RLIMIT_NOFILE or lower the client limit"
-    )]
+    #[error("no descriptors left for a new client ({0}); raise RLIMIT_NOFILE or lower the client limit")]
     Exhausted(std::io::Error),
     /// Any other failure of `accept`.
     #[error("accepting a client: {0}")]
@@ -165,13 +152,8 @@ impl Listener {
     pub fn bind(path: impl AsRef<Path>, config: ListenerConfig) -> Result<Listener, ListenError> {
         let path = path.as_ref();
         config.rings.validate()?;
-        let io = |what| {
-            move |errno: Errno| ListenError::Io {
-                what,
-                path: path.to_owned(),
-                source: errno.into(),
-            }
-        };
+        let io =
+            |what| move |errno: Errno| ListenError::Io { what, path: path.to_owned(), source: errno.into() };
         let address = address(path)?;
         let socket = seqpacket(SocketFlags::NONBLOCK).map_err(io("creating socket"))?;
         // Probe, removal and bind must not interleave with another daemon's.
@@ -208,12 +190,7 @@ impl Listener {
     }
 
     fn new(socket: OwnedFd, rings: RingSizes, file: Option<(PathBuf, u64, u64)>) -> Listener {
-        Listener {
-            socket,
-            rings,
-            file,
-            spare: Mutex::new(spare_descriptor()),
-        }
+        Listener { socket, rings, file, spare: Mutex::new(spare_descriptor()) }
     }
 
     /// The next client that wants to connect, or `None`. Never blocks.
@@ -221,9 +198,7 @@ impl Listener {
         loop {
             match accept_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
                 Ok(socket) => {
-                    return Handshake::new(socket, self.rings)
-                        .map(Some)
-                        .map_err(AcceptError::Io);
+                    return Handshake::new(socket, self.rings).map(Some).map_err(AcceptError::Io);
                 }
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::AGAIN) => return Ok(None),
@@ -240,8 +215,7 @@ impl Listener {
     fn refuse_one(&self) {
         let mut spare = self.spare.lock().unwrap_or_else(|held| held.into_inner());
         *spare = None;
-        if let Ok(socket) = accept_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
-        {
+        if let Ok(socket) = accept_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
             // Closing a socket with unread packets would discard ours: refuse
             // further ones, drop those that came. All of it is best effort for
             // a client that is being turned away.
@@ -278,21 +252,13 @@ impl Drop for Listener {
 }
 
 pub(crate) fn seqpacket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
-    socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        flags | SocketFlags::CLOEXEC,
-        None,
-    )
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags | SocketFlags::CLOEXEC, None)
 }
 
 fn address(path: &Path) -> Result<SocketAddrUnix, ListenError> {
     let len = path.as_os_str().len();
     if len > MAX_SOCKET_PATH {
-        return Err(ListenError::PathTooLong {
-            path: path.to_owned(),
-            len,
-        });
+        return Err(ListenError::PathTooLong { path: path.to_owned(), len });
     }
     SocketAddrUnix::new(path).map_err(|errno| ListenError::Io {
         what: "using as a socket path",
@@ -307,13 +273,8 @@ fn lock_folder(path: &Path) -> Result<OwnedFd, ListenError> {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let io = |what| {
-        move |errno: Errno| ListenError::Io {
-            what,
-            path: folder.to_owned(),
-            source: errno.into(),
-        }
-    };
+    let io =
+        |what| move |errno: Errno| ListenError::Io { what, path: folder.to_owned(), source: errno.into() };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let lock = open(folder, flags, Mode::empty()).map_err(io("opening the socket's folder"))?;
     let start = Instant::now();
@@ -325,9 +286,7 @@ fn lock_folder(path: &Path) -> Result<OwnedFd, ListenError> {
                 std::thread::sleep(Duration::from_millis(10));
             }
             Err(Errno::WOULDBLOCK) => {
-                return Err(ListenError::FolderLocked {
-                    path: folder.to_owned(),
-                });
+                return Err(ListenError::FolderLocked { path: folder.to_owned() });
             }
             Err(other) => return Err(io("locking the socket's folder")(other)),
         }
@@ -336,23 +295,13 @@ fn lock_folder(path: &Path) -> Result<OwnedFd, ListenError> {
 
 /// Removes a socket file that nobody listens on.
 fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), ListenError> {
-    let io = |what| {
-        move |errno: Errno| ListenError::Io {
-            what,
-            path: path.to_owned(),
-            source: errno.into(),
-        }
-    };
-    let in_use = || ListenError::InUse {
-        path: path.to_owned(),
-    };
+    let io = |what| move |errno: Errno| ListenError::Io { what, path: path.to_owned(), source: errno.into() };
+    let in_use = || ListenError::InUse { path: path.to_owned() };
     match lstat(path) {
         Err(Errno::NOENT) => return Ok(()),
         Err(other) => return Err(io("looking for socket")(other)),
         Ok(found) if FileType::from_raw_mode(found.st_mode) != FileType::Socket => {
-            return Err(ListenError::NotASocket {
-                path: path.to_owned(),
-            });
+            return Err(ListenError::NotASocket { path: path.to_owned() });
         }
         Ok(_) => {}
     }

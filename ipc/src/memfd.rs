@@ -3,9 +3,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{
-    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create,
-};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
 use rustix::io::{Errno, pwrite};
 
 use crate::layout::{Direction, header, region_bytes};
@@ -35,10 +33,7 @@ impl Regions {
         // new ones. From here on nobody, the daemon included, can write, map
         // writable or punch holes except through that mapping.
         let response = OwnRegion::map(&response_fd, region_bytes(response))?;
-        fcntl_add_seals(
-            &response_fd,
-            SIZE_SEALS | SealFlags::FUTURE_WRITE | SealFlags::SEAL,
-        )?;
+        fcntl_add_seals(&response_fd, SIZE_SEALS | SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
         Ok(Regions {
             request: Region::map(&request_fd, region_bytes(request))?,
             response,
@@ -112,17 +107,11 @@ mod tests {
     #[test]
     fn the_response_region_refuses_every_way_to_write() {
         let regions = Regions::create(CAPACITY, CAPACITY).unwrap();
-        for fd in [
-            regions.response_fd.try_clone().unwrap(),
-            reopened(&regions.response_fd),
-        ] {
+        for fd in [regions.response_fd.try_clone().unwrap(), reopened(&regions.response_fd)] {
             assert_eq!(pwrite(&fd, b"x", 0), Err(Errno::PERM));
             let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             assert_eq!(fallocate(&fd, punch, 0, 4096), Err(Errno::PERM));
-            assert_eq!(
-                map_result(&fd, ProtFlags::READ | ProtFlags::WRITE).unwrap_err(),
-                Errno::PERM
-            );
+            assert_eq!(map_result(&fd, ProtFlags::READ | ProtFlags::WRITE).unwrap_err(), Errno::PERM);
             let read_only = map_result(&fd, ProtFlags::READ).unwrap();
             // SAFETY: the page was mapped on the line above and is unmapped
             // below; nothing refers to it.

@@ -154,9 +154,7 @@ impl ServerMessage {
     pub fn is_last(&self) -> bool {
         !matches!(
             self,
-            ServerMessage::Accepted { .. }
-                | ServerMessage::Token { .. }
-                | ServerMessage::LogitsRows { .. }
+            ServerMessage::Accepted { .. } | ServerMessage::Token { .. } | ServerMessage::LogitsRows { .. }
         )
     }
 }
@@ -339,9 +337,7 @@ pub struct Stats {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// Not what postcard expects.
-    #[error(
-        "frame of {len} bytes is no {what}: {reason}; both sides must run the same ABI version"
-    )]
+    #[error("frame of {len} bytes is no {what}: {reason}; both sides must run the same ABI version")]
     Malformed {
         /// `client message`, `server message` or a handshake's name.
         what: &'static str,
@@ -379,16 +375,8 @@ pub trait Message: Serialize + for<'de> Deserialize<'de> {
         let len = frame.len();
         match postcard::take_from_bytes(frame) {
             Ok((message, [])) => Ok(message),
-            Ok((_, rest)) => Err(DecodeError::TrailingBytes {
-                what: Self::NAME,
-                len,
-                extra: rest.len(),
-            }),
-            Err(reason) => Err(DecodeError::Malformed {
-                what: Self::NAME,
-                len,
-                reason,
-            }),
+            Ok((_, rest)) => Err(DecodeError::TrailingBytes { what: Self::NAME, len, extra: rest.len() }),
+            Err(reason) => Err(DecodeError::Malformed { what: Self::NAME, len, reason }),
         }
     }
 }
@@ -406,22 +394,14 @@ impl Message for ServerMessage {
 impl fmt::Debug for ClientMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ClientMessage::Generate { id, request } => f
-                .debug_struct("Generate")
-                .field("id", id)
-                .field("request", request)
-                .finish(),
+            ClientMessage::Generate { id, request } => {
+                f.debug_struct("Generate").field("id", id).field("request", request).finish()
+            }
             ClientMessage::Cancel { id } => write!(f, "Cancel {{ id: {id} }}"),
             ClientMessage::Status { id } => write!(f, "Status {{ id: {id} }}"),
-            ClientMessage::Logits {
-                id,
-                prompts,
-                all_positions,
-            } => write!(
-                f,
-                "Logits {{ id: {id}, prompts: {}, all_positions: {all_positions} }}",
-                prompts.len()
-            ),
+            ClientMessage::Logits { id, prompts, all_positions } => {
+                write!(f, "Logits {{ id: {id}, prompts: {}, all_positions: {all_positions} }}", prompts.len())
+            }
             ClientMessage::Ping { id } => write!(f, "Ping {{ id: {id} }}"),
         }
     }
@@ -431,26 +411,15 @@ impl fmt::Debug for ServerMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ServerMessage::Accepted { id, queue_position } => {
-                write!(
-                    f,
-                    "Accepted {{ id: {id}, queue_position: {queue_position} }}"
-                )
+                write!(f, "Accepted {{ id: {id}, queue_position: {queue_position} }}")
             }
             ServerMessage::Token { id, text, .. } => {
                 write!(f, "Token {{ id: {id}, bytes: {} }}", text.len())
             }
-            ServerMessage::Done { id, finish, stats } => f
-                .debug_struct("Done")
-                .field("id", id)
-                .field("finish", finish)
-                .field("stats", stats)
-                .finish(),
-            ServerMessage::Failed {
-                id,
-                code,
-                message,
-                retry_after_ms,
-            } => f
+            ServerMessage::Done { id, finish, stats } => {
+                f.debug_struct("Done").field("id", id).field("finish", finish).field("stats", stats).finish()
+            }
+            ServerMessage::Failed { id, code, message, retry_after_ms } => f
                 .debug_struct("Failed")
                 .field("id", id)
                 .field("code", code)
@@ -460,13 +429,7 @@ impl fmt::Debug for ServerMessage {
             ServerMessage::Status { id, json } => {
                 write!(f, "Status {{ id: {id}, bytes: {} }}", json.len())
             }
-            ServerMessage::LogitsRows {
-                id,
-                prompt,
-                position,
-                offset,
-                values,
-            } => write!(
+            ServerMessage::LogitsRows { id, prompt, position, offset, values } => write!(
                 f,
                 "LogitsRows {{ id: {id}, prompt: {prompt}, position: {position}, offset: {offset}, values: {} }}",
                 values.len()
@@ -493,11 +456,7 @@ mod tests {
         let request = Box::new(GenerateRequest::new(Input::Tokens(vec![1, 2, u32::MAX])));
         for message in [
             ClientMessage::Generate { id: 1, request },
-            ClientMessage::Logits {
-                id: u64::MAX,
-                prompts: vec![vec![], vec![7]],
-                all_positions: true,
-            },
+            ClientMessage::Logits { id: u64::MAX, prompts: vec![vec![], vec![7]], all_positions: true },
             ClientMessage::Cancel { id: 3 },
         ] {
             assert_eq!(ClientMessage::decode(&bytes(&message)), Ok(message));
@@ -515,13 +474,7 @@ mod tests {
     fn the_first_bytes_of_the_wire_form_are_fixed() {
         // A golden: changing it means raising ABI_VERSION.
         assert_eq!(bytes(&ClientMessage::Ping { id: 300 }), [4, 0xac, 0x02]);
-        let rows = ServerMessage::LogitsRows {
-            id: 1,
-            prompt: 2,
-            position: 3,
-            offset: 4,
-            values: vec![1.0],
-        };
+        let rows = ServerMessage::LogitsRows { id: 1, prompt: 2, position: 3, offset: 4, values: vec![1.0] };
         assert_eq!(bytes(&rows), [5, 1, 2, 3, 4, 1, 0, 0, 0x80, 0x3f]);
     }
 
@@ -531,10 +484,7 @@ mod tests {
         let mut frame = vec![3, 1];
         frame.extend([0xff; 9]);
         frame.push(0x01);
-        assert!(matches!(
-            ClientMessage::decode(&frame),
-            Err(DecodeError::Malformed { len: 12, .. })
-        ));
+        assert!(matches!(ClientMessage::decode(&frame), Err(DecodeError::Malformed { len: 12, .. })));
     }
 
     #[test]
@@ -546,10 +496,7 @@ mod tests {
         }
         let mut longer = whole;
         longer.push(0);
-        assert!(matches!(
-            ClientMessage::decode(&longer),
-            Err(DecodeError::TrailingBytes { extra: 1, .. })
-        ));
+        assert!(matches!(ClientMessage::decode(&longer), Err(DecodeError::TrailingBytes { extra: 1, .. })));
     }
 
     #[test]

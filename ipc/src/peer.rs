@@ -16,11 +16,7 @@ pub struct PeerCredentials {
 impl PeerCredentials {
     /// Asks the kernel about the peer of `socket`.
     pub fn of(socket: impl AsFd) -> std::io::Result<PeerCredentials> {
-        let mut credentials = libc::ucred {
-            pid: 0,
-            uid: 0,
-            gid: 0,
-        };
+        let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut len = size_of::<libc::ucred>() as libc::socklen_t;
         // rustix's `socket_peercred` has a non-zero pid type, which a peer from
         // a foreign pid namespace (pid 0) would make invalid.
@@ -38,10 +34,6 @@ impl PeerCredentials {
         if result != 0 {
             return Err(std::io::Error::last_os_error());
         }
-        Ok(PeerCredentials {
-            pid: credentials.pid,
-            uid: credentials.uid,
-            gid: credentials.gid,
-        })
+        Ok(PeerCredentials { pid: credentials.pid, uid: credentials.uid, gid: credentials.gid })
     }
 }

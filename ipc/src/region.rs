@@ -52,10 +52,7 @@ impl Mapping {
         let Some(base) = NonNull::new(base.cast()) else {
             return Err(rustix::io::Errno::NOMEM);
         };
-        Ok(Mapping {
-            base,
-            words: bytes / WORD,
-        })
+        Ok(Mapping { base, words: bytes / WORD })
     }
 
     fn word(&self, at: usize) -> *const AtomicU64 {
@@ -100,9 +97,7 @@ impl OwnRegion {
     /// not exceed the file's size and must be a multiple of eight.
     pub(crate) fn map(fd: impl AsFd, bytes: usize) -> rustix::io::Result<OwnRegion> {
         let mapping = Mapping::new(fd, bytes, ProtFlags::READ | ProtFlags::WRITE)?;
-        Ok(OwnRegion {
-            region: Region { mapping },
-        })
+        Ok(OwnRegion { region: Region { mapping } })
     }
 }
 

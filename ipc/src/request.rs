@@ -116,18 +116,8 @@ impl GenerateRequest {
             return Err(InvalidRequest::new("max_tokens", "0", "1 or more"));
         }
         let floats: [(&'static str, Option<f32>, fn(f32) -> bool, &'static str); 4] = [
-            (
-                "temperature",
-                self.temperature,
-                |t| (0.0..=100.0).contains(&t),
-                "0 to 100",
-            ),
-            (
-                "top_p",
-                self.top_p,
-                |p| p > 0.0 && p <= 1.0,
-                "above 0, at most 1",
-            ),
+            ("temperature", self.temperature, |t| (0.0..=100.0).contains(&t), "0 to 100"),
+            ("top_p", self.top_p, |p| p > 0.0 && p <= 1.0, "above 0, at most 1"),
             ("min_p", self.min_p, |p| (0.0..=1.0).contains(&p), "0 to 1"),
             (
                 "repetition_penalty",
@@ -177,11 +167,7 @@ pub struct InvalidRequest {
 
 impl InvalidRequest {
     fn new(field: &'static str, value: impl Into<String>, allowed: &'static str) -> Self {
-        InvalidRequest {
-            field,
-            value: value.into(),
-            allowed,
-        }
+        InvalidRequest { field, value: value.into(), allowed }
     }
 }
 
@@ -242,9 +228,7 @@ mod tests {
             ("temperature", |r| r.temperature = Some(-0.5)),
             ("top_p", |r| r.top_p = Some(0.0)),
             ("min_p", |r| r.min_p = Some(1.5)),
-            ("repetition_penalty", |r| {
-                r.repetition_penalty = Some(f32::INFINITY)
-            }),
+            ("repetition_penalty", |r| r.repetition_penalty = Some(f32::INFINITY)),
             ("max_tokens", |r| r.max_tokens = Some(0)),
             ("top_logprobs", |r| r.top_logprobs = 21),
             ("stop", |r| r.stop = vec![String::new()]),

@@ -26,8 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::layout::{
-    DATA_AT, Direction, FRAME_HEADER, READ_AT, ROOM_AT, SLEEP_AT, WORD, WRITE_AT, frame_bytes,
-    frame_cap,
+    DATA_AT, Direction, FRAME_HEADER, READ_AT, ROOM_AT, SLEEP_AT, WORD, WRITE_AT, frame_bytes, frame_cap,
 };
 use crate::words::{Words, WordsMut};
 
@@ -75,9 +74,7 @@ pub enum Corrupt {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
     /// No room now; the doorbell rings when half the ring is free.
-    #[error(
-        "{ring} ring is full: the frame needs {needed} bytes, {free} are free; retry after the doorbell"
-    )]
+    #[error("{ring} ring is full: the frame needs {needed} bytes, {free} are free; retry after the doorbell")]
     Full {
         /// Which ring, `request` or `response`.
         ring: &'static str,
@@ -160,11 +157,7 @@ impl<O: WordsMut, P: Words> Producer<O, P> {
             return Err(corrupt.into());
         }
         if frame.is_empty() || frame.len() > self.frame_cap() {
-            return Err(PushError::Size {
-                ring: self.ring.name(),
-                len: frame.len(),
-                cap: self.frame_cap(),
-            });
+            return Err(PushError::Size { ring: self.ring.name(), len: frame.len(), cap: self.frame_cap() });
         }
         let needed = frame_bytes(frame.len()) as u64;
         if self.free() < needed {
@@ -355,13 +348,7 @@ impl<O: WordsMut, P: Words> Consumer<O, P> {
         let cap = frame_cap(self.capacity as usize);
         let len = word as usize;
         if word == 0 || word > cap as u64 || frame_bytes(len) as u64 > available {
-            return Err(Corrupt::Length {
-                ring: self.ring.name(),
-                at: self.read,
-                word,
-                cap,
-                available,
-            });
+            return Err(Corrupt::Length { ring: self.ring.name(), at: self.read, word, cap, available });
         }
         // `resize` only ever writes the bytes that are new.
         out.resize(len, 0);

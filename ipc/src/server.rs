@@ -57,10 +57,7 @@ pub enum HandshakeError {
 }
 
 fn io(what: &'static str) -> impl Fn(Errno) -> HandshakeError {
-    move |errno| HandshakeError::Io {
-        what,
-        source: errno.into(),
-    }
+    move |errno| HandshakeError::Io { what, source: errno.into() }
 }
 
 /// A client that connected and has not been accepted yet.
@@ -75,12 +72,7 @@ pub struct Handshake {
 impl Handshake {
     pub(crate) fn new(socket: OwnedFd, rings: RingSizes) -> std::io::Result<Handshake> {
         let peer = PeerCredentials::of(&socket)?;
-        Ok(Handshake {
-            socket,
-            peer,
-            rings,
-            hello: None,
-        })
+        Ok(Handshake { socket, peer, rings, hello: None })
     }
 
     /// Who connected, according to the kernel.
@@ -110,10 +102,7 @@ impl Handshake {
                     crate::handshake::MAX_APP_NAME
                 ),
             },
-            Packet::OtherVersion { version, .. } => Refusal::Version {
-                daemon: ABI_VERSION,
-                client: version,
-            },
+            Packet::OtherVersion { version, .. } => Refusal::Version { daemon: ABI_VERSION, client: version },
             Packet::Malformed(reason) => Refusal::Malformed { reason },
         };
         self.send_refusal(refusal.clone());
@@ -140,22 +129,18 @@ impl Handshake {
                 source: Errno::INVAL.into(),
             });
         };
-        let (connection, ends) =
-            match Connection::create(self.peer, hello.app, self.socket, self.rings) {
-                Ok(made) => made,
-                Err((socket, source)) => {
-                    let refusal = Refusal::Unavailable {
-                        reason: format!("making its rings: {source}"),
-                        retry_after_ms: Some(1000),
-                    };
-                    let notice = Notice::Refused(refusal.bounded());
-                    let _ = send_packet(&socket, &notice, &[], SendFlags::DONTWAIT);
-                    return Err(HandshakeError::Io {
-                        what: "making a client's rings",
-                        source,
-                    });
-                }
-            };
+        let (connection, ends) = match Connection::create(self.peer, hello.app, self.socket, self.rings) {
+            Ok(made) => made,
+            Err((socket, source)) => {
+                let refusal = Refusal::Unavailable {
+                    reason: format!("making its rings: {source}"),
+                    retry_after_ms: Some(1000),
+                };
+                let notice = Notice::Refused(refusal.bounded());
+                let _ = send_packet(&socket, &notice, &[], SendFlags::DONTWAIT);
+                return Err(HandshakeError::Io { what: "making a client's rings", source });
+            }
+        };
         let fds = [
             ends.request.as_fd(),
             ends.response.as_fd(),
@@ -166,12 +151,7 @@ impl Handshake {
             request_capacity: self.rings.request as u64,
             response_capacity: self.rings.response as u64,
         };
-        match send_packet(
-            &connection.link.life_line,
-            &welcome,
-            &fds,
-            SendFlags::DONTWAIT,
-        ) {
+        match send_packet(&connection.link.life_line, &welcome, &fds, SendFlags::DONTWAIT) {
             Ok(()) => Ok(connection),
             Err(Errno::PIPE | Errno::CONNRESET) => Err(HandshakeError::HangUp),
             Err(other) => Err(io("sending a client its descriptors")(other)),
@@ -300,22 +280,13 @@ impl Connection {
         let own = Arc::new(regions.response);
         let peers = Arc::new(regions.request);
         let ringer = Arc::new(ringer);
-        let producer = Producer::new(
-            Direction::Response,
-            rings.response,
-            Arc::clone(&own),
-            Arc::clone(&peers),
-        );
+        let producer =
+            Producer::new(Direction::Response, rings.response, Arc::clone(&own), Arc::clone(&peers));
         let consumer = Consumer::new(Direction::Request, rings.request, own, peers);
         let connection = Connection {
             sender: Sender::new(producer, Arc::clone(&ringer)),
             receiver: Receiver::new(consumer, ringer),
-            link: Link {
-                life_line,
-                bell,
-                peer,
-                app,
-            },
+            link: Link { life_line, bell, peer, app },
         };
         let ends = ClientEnds {
             request: regions.request_fd,
