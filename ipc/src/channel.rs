@@ -3,17 +3,12 @@
 
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::OnceLock;
-use std::time::{Duration, Instant};
 
 use crate::doorbell::Ringer;
 use crate::message::{DecodeError, Message};
 use crate::region::{OwnRegion, Region};
 use crate::ring::{Consumer, Corrupt, Peer, Producer, PushError};
-
-/// Longest busy wait before going to sleep. A sleep and its wake-up cost about
-/// as much, so a wait that is over sooner is cheaper spinning.
-const SPIN: Duration = Duration::from_micros(5);
+use crate::spin::Spin;
 
 /// A frame buffer larger than this is given back after use, so that one long
 /// prompt does not stay resident for the life of the connection.
@@ -113,13 +108,14 @@ impl<M: Message> Sender<M> {
 pub struct Receiver<M> {
     consumer: Consumer<OwnRegion, Region>,
     ringer: Arc<Ringer>,
+    spin: Spin,
     frame: Vec<u8>,
     message: PhantomData<fn() -> M>,
 }
 
 impl<M: Message> Receiver<M> {
     pub(crate) fn new(consumer: Consumer<OwnRegion, Region>, ringer: Arc<Ringer>) -> Self {
-        Receiver { consumer, ringer, frame: Vec::new(), message: PhantomData }
+        Receiver { consumer, ringer, spin: Spin::default(), frame: Vec::new(), message: PhantomData }
     }
 
     /// The next message, or `None` with the promise that this side's doorbell
@@ -155,32 +151,7 @@ impl<M: Message> Receiver<M> {
     /// announced. Returns false when the caller may sleep until the doorbell.
     pub(crate) fn settle(&mut self) -> bool {
         self.consumer.wake();
-        self.spin() || !self.consumer.sleep()
+        let consumer = &self.consumer;
+        self.spin.until(|| consumer.has_news()) || !self.consumer.sleep()
     }
-
-    /// Busy-waits a few microseconds for news, and returns whether there are any.
-    /// On a single CPU it does not wait at all.
-    fn spin(&self) -> bool {
-        if self.consumer.has_news() {
-            return true;
-        }
-        if !spinning_helps() {
-            return false;
-        }
-        let start = Instant::now();
-        while start.elapsed() < SPIN {
-            for _ in 0..16 {
-                if self.consumer.has_news() {
-                    return true;
-                }
-                std::hint::spin_loop();
-            }
-        }
-        false
-    }
-}
-
-fn spinning_helps() -> bool {
-    static CPUS: OnceLock<usize> = OnceLock::new();
-    *CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from)) > 1
 }

@@ -21,9 +21,9 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, write};
 
-/// Who woke the client: the daemon's bell.
+/// Who woke the waiter: the bell.
 const BELL: u64 = 0;
-/// Who woke the client: the life line.
+/// Who woke the waiter: the life line.
 const LIFE_LINE: u64 = 1;
 
 /// The right to ring one doorbell.
@@ -68,18 +68,19 @@ pub(crate) fn clear(bell: impl AsFd) -> rustix::io::Result<()> {
 /// The daemon's ringer of a response doorbell, and the descriptor for the client.
 pub(crate) fn response_bell() -> rustix::io::Result<(Ringer, OwnedFd)> {
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    let watch = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    epoll::add(
-        &watch,
-        &bell,
-        epoll::EventData::new_u64(BELL),
-        epoll::EventFlags::IN | epoll::EventFlags::ET,
-    )?;
+    let watch = watching(&bell)?;
     Ok((Ringer::new(bell), watch))
 }
 
+/// An epoll that becomes readable at each ring of `bell`.
+fn watching(bell: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    let watch = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    epoll::add(&watch, bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN | epoll::EventFlags::ET)?;
+    Ok(watch)
+}
+
 /// A timeout as the kernel takes it.
-pub(crate) fn timespec(timeout: Duration) -> Timespec {
+fn timespec(timeout: Duration) -> Timespec {
     Timespec { tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64, tv_nsec: timeout.subsec_nanos().into() }
 }
 
@@ -94,7 +95,7 @@ pub enum Wake {
     Timeout,
 }
 
-/// The client's end of the response doorbell.
+/// A doorbell and a life line, waited for together.
 #[derive(Debug)]
 pub(crate) struct Watch {
     epoll: OwnedFd,
@@ -112,8 +113,13 @@ impl Watch {
         Ok(Watch { epoll })
     }
 
+    /// A wait of the daemon's for one client.
+    pub(crate) fn over(bell: &OwnedFd, life_line: &OwnedFd) -> rustix::io::Result<Watch> {
+        Watch::new(watching(bell)?, life_line)
+    }
+
     /// Waits for the bell or the life line, at most `timeout` (`None`: until one
-    /// of them speaks, which a dying daemon's kernel does for it).
+    /// of them speaks, which the kernel does for a peer that dies).
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> rustix::io::Result<Wake> {
         let limit = timeout.map(timespec);
         let mut events = [const { std::mem::MaybeUninit::uninit() }; 2];

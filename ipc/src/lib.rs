@@ -41,4 +41,5 @@ mod region;
 pub mod request;
 pub mod ring;
 pub mod server;
+mod spin;
 pub mod words;

@@ -193,15 +193,10 @@ impl<O: WordsMut, P: Words> Producer<O, P> {
         Ok(())
     }
 
-    /// Announces that this side waits for room, then looks once more: the
-    /// consumer may have made room before it could see the announcement.
+    /// Announces that this side waits for room, a new epoch each time, then looks
+    /// once more: the consumer may have made room before it could see it.
     fn wish_for_room(&mut self, needed: u64) -> Result<(), PushError> {
-        if self.room.is_multiple_of(2) {
-            self.room = self.room.wrapping_add(1);
-        } else {
-            // A consumer that rang for the last wish must see a new one.
-            self.room = self.room.wrapping_add(2);
-        }
+        self.room = next_odd(self.room);
         self.own.store(ROOM_AT, self.room, Ordering::Relaxed);
         self.own.fence();
         self.load_read()?;
@@ -296,12 +291,12 @@ impl<O: WordsMut, P: Words> Consumer<O, P> {
     /// Announces that this side goes to sleep, and returns whether it may: false
     /// when a frame (or a corrupt index, which [`pop`](Consumer::pop) reports)
     /// is there after all. After `true` the producer rings for the next frame.
+    ///
+    /// Every call is a new epoch, also when the last one still stands: the
+    /// producer may have rung for that one already, late, for a frame taken
+    /// before (the model in `tests/ring_model.rs` finds this).
     pub fn sleep(&mut self) -> bool {
-        if self.sleep % 2 == 1 {
-            // Already announced, and `wake` undoes it at every frame taken.
-            return self.peer.load(WRITE_AT, Ordering::Relaxed) == self.read;
-        }
-        self.sleep = self.sleep.wrapping_add(1);
+        self.sleep = next_odd(self.sleep);
         self.own.store(SLEEP_AT, self.sleep, Ordering::Relaxed);
         self.own.fence();
         if self.peer.load(WRITE_AT, Ordering::Relaxed) == self.read {
@@ -376,6 +371,11 @@ impl<O: WordsMut, P: Words> Consumer<O, P> {
 /// The word that the byte at cursor `cursor` lies in.
 fn data_word(cursor: u64, capacity: u64) -> usize {
     DATA_AT + (cursor % capacity) as usize / WORD
+}
+
+/// The next epoch in which a side waits.
+fn next_odd(epoch: u64) -> u64 {
+    epoch.wrapping_add(1 + epoch % 2)
 }
 
 /// Rings once per odd epoch. A peer that lies here only loses its own wake-ups

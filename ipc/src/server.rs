@@ -20,12 +20,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv};
 
 use crate::channel::{Receiver, RecvError, SendError, Sender};
-use crate::doorbell;
+use crate::doorbell::{self, Watch};
 use crate::handshake::{Goodbye, Hello, Notice, Packet, Refusal, recv_packet, send_packet};
 use crate::layout::{ABI_VERSION, Direction};
 use crate::memfd::Regions;
@@ -251,6 +250,8 @@ pub struct Connection {
     sender: Sender<ServerMessage>,
     receiver: Receiver<ClientMessage>,
     link: Link,
+    /// Made by the first `wait`.
+    watch: Option<Watch>,
 }
 
 impl Connection {
@@ -287,6 +288,7 @@ impl Connection {
             sender: Sender::new(producer, Arc::clone(&ringer)),
             receiver: Receiver::new(consumer, ringer),
             link: Link { life_line, bell, peer, app },
+            watch: None,
         };
         let ends = ClientEnds {
             request: regions.request_fd,
@@ -319,24 +321,11 @@ impl Connection {
         if self.receiver.settle() {
             return Ok(Wake::Bell);
         }
-        let limit = timeout.map(doorbell::timespec);
-        let mut fds = [
-            PollFd::new(&self.link.bell, PollFlags::IN),
-            PollFd::new(&self.link.life_line, PollFlags::RDHUP),
-        ];
-        match poll(&mut fds, limit.as_ref()) {
-            Ok(0) => return Ok(Wake::Timeout),
-            // A signal is a spurious bell: the caller looks and waits again.
-            Err(Errno::INTR) => return Ok(Wake::Bell),
-            Ok(_) => {}
-            Err(other) => return Err(other.into()),
-        }
-        let rang = !fds[0].revents().is_empty();
-        if rang {
-            self.link.clear_doorbell()?;
-            return Ok(Wake::Bell);
-        }
-        Ok(Wake::LifeLine)
+        let watch = match &mut self.watch {
+            Some(watch) => watch,
+            none => none.insert(Watch::over(&self.link.bell, &self.link.life_line)?),
+        };
+        watch.wait(timeout).map_err(Into::into)
     }
 
     /// Tells the client why the connection ends, and hangs up.

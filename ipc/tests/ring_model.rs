@@ -135,6 +135,8 @@ fn one_frame_always_arrives() {
     loom::model(|| exchange::<true>(1));
 }
 
+/// Found a lost wake-up in the first form of `Consumer::sleep`, which kept a
+/// standing epoch after a late ring.
 #[test]
 fn two_frames_arrive_in_order_without_a_lost_wake_up() {
     bounded(3).check(|| exchange::<true>(2));

@@ -202,7 +202,11 @@ impl Echo {
         };
         match end {
             Ok(()) => {}
-            Err(End::Gone) => self.tell(Seen::Gone { app }),
+            Err(End::Gone) => {
+                // Before telling: the test counts what is left.
+                drop(served);
+                self.tell(Seen::Gone { app });
+            }
             Err(End::Die) => drop(served),
             Err(End::Broken(reason)) => {
                 served.connection.close(Goodbye::Protocol { detail: reason.clone() });
