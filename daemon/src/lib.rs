@@ -1,1 +1,18 @@
-//! The Tandem daemon: connections, scheduling, policies, power, watchdog.
+//! The daemon: it takes clients in, runs the engine for them, and stops cleanly.
+//!
+//! ```text
+//!  clients ══ rings ══▶ front (one thread: epoll) ── Command ──▶ scheduler (one thread: the
+//!     ▲                                                          engine and the device)
+//!     ╚════════════ rings, written by the scheduler ═════════════════╝
+//! ```
+//!
+//! [`front`] owns the socket, handshakes and the clients' request rings; [`scheduler`] owns
+//! the engine, so one thread alone touches the device, and the clients' response rings.
+//! Neither waits for a client.
+
+pub mod config;
+pub mod front;
+pub mod placement;
+pub mod scheduler;
+pub mod serve;
+pub mod status;

@@ -93,6 +93,15 @@ impl Executor {
         KvCache::new(self.family.layout(), cells, dtype, self.device.as_mut())
     }
 
+    /// Bytes of the KV cells of `positions` positions.
+    pub fn kv_bytes(&self, positions: u32) -> u64 {
+        let dtype = match self.switches.kv_type {
+            KvType::F16 => DType::F16,
+            KvType::F32 => DType::F32,
+        };
+        self.family.layout().kv_bytes(dtype) * u64::from(positions)
+    }
+
     /// Frees a KV cache.
     pub fn destroy_kv(&mut self, kv: KvCache) -> Result<(), DeviceError> {
         kv.destroy(self.device.as_mut())

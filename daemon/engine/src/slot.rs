@@ -87,6 +87,11 @@ impl<S: Clone> Slot<S> {
         &self.tokens
     }
 
+    /// The state after all tokens.
+    pub fn live(&self) -> Option<S> {
+        self.live.clone()
+    }
+
     /// Checkpoints, by position.
     pub fn checkpoints(&self) -> &[Checkpoint<S>] {
         &self.checkpoints

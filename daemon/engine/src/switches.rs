@@ -17,6 +17,10 @@ pub enum KvType {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Switches {
+    /// Save states inside passes; off: each save ends one.
+    pub in_pass_saves: bool,
+    /// The fewest prefill passes; off: llama.cpp's ends, 516 and 4 before the prompt's end.
+    pub consolidate: bool,
     /// Gate and up products and their activation as one op.
     pub fused_swiglu: bool,
     /// Run the MTP block over every token, so that it can draft.
@@ -27,7 +31,13 @@ pub struct Switches {
 
 impl Default for Switches {
     fn default() -> Self {
-        Switches { fused_swiglu: true, mtp_drafts: false, kv_type: KvType::F16 }
+        Switches {
+            in_pass_saves: true,
+            consolidate: true,
+            fused_swiglu: true,
+            mtp_drafts: false,
+            kv_type: KvType::F16,
+        }
     }
 }
 
@@ -67,12 +77,14 @@ fn on_off(name: &str, value: &str) -> Result<bool, SwitchError> {
 
 impl Switches {
     /// Names of all switches.
-    pub const NAMES: &'static [&'static str] = &["fused_swiglu", "mtp_drafts", "kv_type"];
+    pub const NAMES: &'static [&'static str] = &["in_pass_saves", "consolidate", "fused_swiglu", "mtp_drafts", "kv_type"];
 
     /// Applies one `name=value`.
     pub fn set(&mut self, pair: &str) -> Result<(), SwitchError> {
         let (name, value) = pair.split_once('=').ok_or_else(|| SwitchError::Form(pair.into()))?;
         match name.trim() {
+            "in_pass_saves" => self.in_pass_saves = on_off(name, value)?,
+            "consolidate" => self.consolidate = on_off(name, value)?,
             "fused_swiglu" => self.fused_swiglu = on_off(name, value)?,
             "mtp_drafts" => self.mtp_drafts = on_off(name, value)?,
             "kv_type" => {

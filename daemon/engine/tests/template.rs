@@ -3,8 +3,9 @@
 mod vocabulary;
 
 use serde_json::{Value, json};
+use tandem_policy::BoundaryKind;
 use tandem_engine::template::{
-    BoundaryKind, ChatTemplate, Prompt, RenderOptions, Rendered, Role, TemplateError,
+    ChatTemplate, Prompt, RenderOptions, Rendered, Role, TemplateError,
 };
 use tandem_engine::tokenizer::{TokenKind, Tokenizer};
 use vocabulary::{CHATML, tiny};
@@ -129,13 +130,13 @@ fn chatml_messages_start_at_their_opening_token() {
     let starts: Vec<(usize, BoundaryKind)> = prompt
         .boundaries
         .iter()
-        .filter(|b| b.kind != BoundaryKind::Line)
+        .filter(|b| b.kind != BoundaryKind::LINE)
         .map(|b| (b.token as usize, b.kind))
         .collect();
     let openings: Vec<usize> = (1..prompt.tokens.len()).filter(|&i| prompt.tokens[i] == opening).collect();
     assert_eq!(starts.iter().map(|s| s.0).collect::<Vec<_>>(), openings);
-    use BoundaryKind::{Message, User};
-    assert_eq!(starts.iter().map(|s| s.1).collect::<Vec<_>>(), [User, Message, User, Message]);
+
+    assert_eq!(starts.iter().map(|s| s.1).collect::<Vec<_>>(), [BoundaryKind::USER, BoundaryKind::MESSAGE, BoundaryKind::USER, BoundaryKind::MESSAGE]);
 }
 
 #[test]
@@ -186,7 +187,7 @@ fn a_template_that_folds_the_system_text_into_a_turn_keeps_its_starts() {
     let tokenizer = tiny();
     let end = tokenizer.added("<|im_end|>").expect("an added token");
     let at = prompt.tokens.iter().position(|&t| t == end).expect("one answer") as u32 + 1;
-    assert!(prompt.boundaries.iter().any(|b| b.token == at && b.kind == BoundaryKind::User));
+    assert!(prompt.boundaries.iter().any(|b| b.token == at && b.kind == BoundaryKind::USER));
 }
 
 #[test]
@@ -338,7 +339,7 @@ fn line_boundaries_follow_tokens_with_a_line_feed() {
     let prompt = Prompt::from_text(&tokenizer, "a\nb\n").expect("tokenizes");
     assert_eq!(prompt.tokens, [97, 10, 98, 10]);
     let places: Vec<_> = prompt.boundaries.iter().map(|b| (b.token, b.kind)).collect();
-    assert_eq!(places, [(2, BoundaryKind::Line)]);
+    assert_eq!(places, [(2, BoundaryKind::LINE)]);
 }
 
 #[test]

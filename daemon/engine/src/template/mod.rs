@@ -32,7 +32,7 @@ use minijinja::{Environment, ErrorKind, UndefinedBehavior, context};
 
 pub use chat::{Chat, Role};
 pub use error::TemplateError;
-pub use prompt::{Boundary, BoundaryKind, Prompt};
+pub use prompt::Prompt;
 
 use crate::tokenizer::{TokenKind, Tokenizer};
 use guard::Guard;

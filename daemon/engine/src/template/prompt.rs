@@ -1,5 +1,7 @@
 //! A prompt as token ids, with the places a placement policy may want.
 
+use tandem_policy::{Boundary, BoundaryKind};
+
 use super::{MessageStart, Rendered, Role, TemplateError, guard};
 use crate::tokenizer::{Piece, Tokenizer, TokenizerError};
 
@@ -12,26 +14,14 @@ pub struct Prompt {
     pub boundaries: Vec<Boundary>,
 }
 
-/// A place between tokens: something starts at `token`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Boundary {
-    /// Number of tokens before it.
-    pub token: u32,
-    /// What starts there; the first that fits of user, message, image, line.
-    pub kind: BoundaryKind,
-}
-
-/// What starts at a boundary.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum BoundaryKind {
-    /// A user's message.
-    User,
-    /// Another message, or the answer that is asked for.
-    Message,
-    /// An image.
-    Image,
-    /// The token after one that holds a line feed.
-    Line,
+/// Of several things that start at one token, the first of these is told.
+fn rank(kind: BoundaryKind) -> u8 {
+    match kind {
+        BoundaryKind::USER => 0,
+        BoundaryKind::MESSAGE => 1,
+        BoundaryKind::IMAGE => 2,
+        _ => 3,
+    }
 }
 
 impl Prompt {
@@ -51,16 +41,16 @@ impl Prompt {
 
     fn from_parts(tokenizer: &Tokenizer, tokens: Vec<u32>, starts: &[(usize, Role)]) -> Self {
         let messages = starts.iter().map(|&(token, role)| {
-            let kind = if role == Role::User { BoundaryKind::User } else { BoundaryKind::Message };
+            let kind = if role == Role::User { BoundaryKind::USER } else { BoundaryKind::MESSAGE };
             (token, kind)
         });
         let lines = tokens
             .iter()
             .enumerate()
             .filter(|&(_, &id)| tokenizer.token_bytes(id).contains(&b'\n'))
-            .map(|(index, _)| (index + 1, BoundaryKind::Line));
+            .map(|(index, _)| (index + 1, BoundaryKind::LINE));
         let mut places: Vec<_> = messages.chain(lines).collect();
-        places.sort_unstable();
+        places.sort_unstable_by_key(|&(token, kind)| (token, rank(kind)));
         places.dedup_by_key(|&mut (token, _)| token);
         let boundaries = places
             .into_iter()

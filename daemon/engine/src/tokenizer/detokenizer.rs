@@ -25,18 +25,18 @@ impl<'a> Detokenizer<'a> {
 
     /// What is left at the end: U+FFFD if a character was never completed.
     pub fn finish(self) -> String {
-        String::from_utf8_lossy(&self.pending.bytes).into_owned()
+        self.pending.rest()
     }
 }
 
 /// Bytes of a character whose end has not come yet.
 #[derive(Debug, Clone, Default)]
-struct PendingText {
+pub(crate) struct PendingText {
     bytes: Vec<u8>,
 }
 
 impl PendingText {
-    fn push(&mut self, bytes: &[u8]) -> String {
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> String {
         self.bytes.extend_from_slice(bytes);
         let mut text = String::new();
         let mut done = 0;
@@ -56,6 +56,13 @@ impl PendingText {
         }
         self.bytes.drain(..done);
         text
+    }
+}
+
+impl PendingText {
+    /// What is left at the end: U+FFFD if a character was never completed.
+    pub(crate) fn rest(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
     }
 }
 

@@ -28,6 +28,7 @@ use tokenizers::{Model, NormalizedString, Normalizer};
 
 use crate::gguf::Gguf;
 pub use detokenizer::Detokenizer;
+pub(crate) use detokenizer::PendingText;
 pub use error::TokenizerError;
 pub use vocabulary::TokenKind;
 use vocabulary::Vocabulary;

@@ -1,0 +1,661 @@
+//! The engine: slots that share one model, and the passes that serve them in turn.
+//!
+//! ```text
+//! submit ─▶ queue of a slot ─▶ prefill passes ─▶ decode passes ─▶ Done
+//!               │ Slot::begin: restore, place, plan      (all slots' decode columns share a pass)
+//! step() runs one pass: decode and prefill in turn, interactive requests first
+//! ```
+
+use crate::executor::Executor;
+use crate::generation::{Generation, Next};
+use crate::gguf::Gguf;
+use crate::grammar::{GrammarCompiler, GrammarError};
+use crate::model::{Dims, ModelError};
+use crate::pass::{Kind, Pass, Segment};
+use crate::planner::{PlannedPass, Planner};
+use crate::request::{EngineError, Event, Finish, Input, JobId, Request};
+use crate::slot::{Slot, SlotLimits};
+use crate::state::{KvCache, State};
+use crate::switches::Switches;
+use crate::template::{ChatTemplate, Prompt, RenderOptions, TemplateError};
+use crate::tokenizer::{Tokenizer, TokenizerError};
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+use tandem_policy::{Cost, Placement};
+use tandem_program::{Device, DeviceError};
+
+/// Columns that one decode pass takes at most; more slots take turns.
+const DECODE_COLUMNS: usize = 8;
+/// Columns of a pass whose logits are all wanted: a chunk, so that pass ends stay on the grid.
+const PROBE_COLUMNS: u32 = tandem_program::op::CHUNK;
+
+/// Limits and switches of an engine.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Tokens a slot can hold; the model's own context at most.
+    pub context: u32,
+    /// Slots.
+    pub slots: u32,
+    /// Requests that may wait in a slot, the running one included.
+    pub queue: usize,
+    /// Checkpoints a slot keeps.
+    pub checkpoints: u32,
+    /// Saves a request.
+    pub saves: u32,
+    /// Bytes of all checkpoints and live states.
+    pub state_budget: u64,
+    /// What work costs on the device, as policies are told.
+    pub cost: Cost,
+    /// Mechanisms.
+    pub switches: Switches,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        EngineOptions {
+            context: 4096,
+            slots: 8,
+            queue: 4,
+            checkpoints: 8,
+            saves: 6,
+            state_budget: 1 << 30,
+            cost: Cost::PHONE,
+            switches: Switches::default(),
+        }
+    }
+}
+
+/// Why an engine could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The model file.
+    #[error("model {path}: {source}")]
+    Model {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        source: ModelError,
+    },
+    /// Its tokenizer.
+    #[error("model {path}: {source}")]
+    Tokenizer {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        source: TokenizerError,
+    },
+    /// Its vocabulary, as schemas need it.
+    #[error("model {path}: {source}")]
+    Grammar {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        source: GrammarError,
+    },
+    /// Its chat template.
+    #[error("model {path}: {source}")]
+    Template {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        source: TemplateError,
+    },
+}
+
+struct Job {
+    id: JobId,
+    prompt: Prompt,
+    generation: Generation,
+    background: bool,
+    phase: Phase,
+}
+
+enum Phase {
+    Waiting,
+    Prefill { state: Arc<State>, passes: VecDeque<PlannedPass> },
+    Decode { token: u32 },
+}
+
+struct SlotEntry {
+    slot: Slot<Arc<State>>,
+    kv: KvCache,
+    jobs: VecDeque<Job>,
+}
+
+/// A slot of an engine. Never reused while the engine lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlotId(pub u32);
+
+/// Counters since the engine was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Counters {
+    /// Requests accepted.
+    pub requests: u64,
+    /// Requests answered to their end.
+    pub answered: u64,
+    /// Requests that failed.
+    pub failed: u64,
+    /// Requests cancelled.
+    pub cancelled: u64,
+    /// Prefill passes.
+    pub prefill_passes: u64,
+    /// Decode passes.
+    pub decode_passes: u64,
+    /// Prompt tokens processed.
+    pub prompt_tokens: u64,
+    /// Prompt tokens taken over from a slot.
+    pub reused_tokens: u64,
+    /// Tokens of answers.
+    pub answer_tokens: u64,
+    /// States saved.
+    pub saves: u64,
+    /// Saves left out because the budget was used up.
+    pub saves_refused: u64,
+}
+
+/// See the module.
+pub struct Engine {
+    executor: Executor,
+    tokenizer: Arc<Tokenizer>,
+    template: ChatTemplate,
+    grammars: GrammarCompiler,
+    options: EngineOptions,
+    slots: BTreeMap<SlotId, SlotEntry>,
+    next_slot: u32,
+    decode_turn: bool,
+    last_served: SlotId,
+    counters: Counters,
+    weights_bytes: u64,
+}
+
+impl Engine {
+    /// Opens a model file on a device.
+    pub fn open(path: &Path, device: Box<dyn Device>, options: EngineOptions) -> Result<Self, LoadError> {
+        let name = || path.display().to_string();
+        let fail = |source: ModelError| LoadError::Model { path: name(), source };
+        let gguf = Gguf::open(path).map_err(|e| fail(e.into()))?;
+        let tokenizer = Tokenizer::from_gguf(&gguf)
+            .map_err(|source| LoadError::Tokenizer { path: name(), source })?;
+        let tokenizer = Arc::new(tokenizer);
+        let template = ChatTemplate::from_tokenizer(&tokenizer)
+            .map_err(|source| LoadError::Template { path: name(), source })?;
+        let grammars = GrammarCompiler::new(Arc::clone(&tokenizer))
+            .map_err(|source| LoadError::Grammar { path: name(), source })?;
+        let executor = Executor::new(&gguf, device, options.switches.clone()).map_err(fail)?;
+        let rows = executor.dims().vocabulary as usize;
+        if tokenizer.vocab_size() > rows {
+            return Err(fail(ModelError::Config {
+                key: "tokenizer.ggml.tokens".into(),
+                value: format!("{} tokens", tokenizer.vocab_size()),
+                need: format!("the embedding has only {rows} rows"),
+            }));
+        }
+        let options = EngineOptions { context: options.context.min(executor.dims().context).max(2), ..options };
+        Ok(Engine {
+            grammars,
+            executor,
+            tokenizer,
+            template,
+            options,
+            slots: BTreeMap::new(),
+            next_slot: 0,
+            decode_turn: false,
+            last_served: SlotId(0),
+            counters: Counters::default(),
+            weights_bytes: AsRef::<[u8]>::as_ref(&*gguf.map()).len() as u64,
+        })
+    }
+
+    /// The model's sizes.
+    pub fn dims(&self) -> &Dims {
+        self.executor.dims()
+    }
+
+    /// The vocabulary.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// Limits and switches.
+    pub fn options(&self) -> &EngineOptions {
+        &self.options
+    }
+
+    /// Counters.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The pass executor, for reports.
+    pub fn executor(&self) -> &Executor {
+        &self.executor
+    }
+
+    /// Bytes of the mapped model file.
+    pub fn weights_bytes(&self) -> u64 {
+        self.weights_bytes
+    }
+
+    /// Bytes of one checkpoint.
+    pub fn checkpoint_bytes(&self) -> u64 {
+        self.executor.states().state_bytes()
+    }
+
+    fn planner(&self) -> Planner {
+        Planner {
+            consolidate: self.options.switches.consolidate,
+            in_pass_saves: self.options.switches.in_pass_saves,
+        }
+    }
+
+    /// Opens a slot whose saves `placement` decides.
+    pub fn open_slot(&mut self, placement: Box<dyn Placement + Send>) -> Result<SlotId, EngineError> {
+        if self.slots.len() >= self.options.slots as usize {
+            return Err(EngineError::SlotsFull { limit: self.options.slots });
+        }
+        let limits = SlotLimits {
+            checkpoints: self.options.checkpoints,
+            saves: self.options.saves,
+            checkpoint_bytes: self.checkpoint_bytes(),
+            cost: self.options.cost,
+        };
+        let kv = self.executor.new_kv(self.options.context)?;
+        self.next_slot += 1;
+        let id = SlotId(self.next_slot);
+        self.slots.insert(id, SlotEntry { slot: Slot::new(placement, limits), kv, jobs: VecDeque::new() });
+        Ok(id)
+    }
+
+    /// Closes a slot: its requests end without a further event, its memory is freed.
+    pub fn close_slot(&mut self, id: SlotId) -> Result<(), EngineError> {
+        let entry = self.slots.remove(&id).ok_or(EngineError::NoSlot(id.0))?;
+        self.counters.cancelled += entry.jobs.len() as u64;
+        self.executor.destroy_kv(entry.kv)?;
+        drop(entry.slot);
+        self.executor.shrink_states()?;
+        Ok(())
+    }
+
+    /// The slot's bookkeeping, for reports and reloads.
+    pub fn slot(&self, id: SlotId) -> Option<&Slot<Arc<State>>> {
+        self.slots.get(&id).map(|e| &e.slot)
+    }
+
+    /// Replaces a slot's placement policy.
+    pub fn set_placement(&mut self, id: SlotId, placement: Box<dyn Placement + Send>) -> Result<(), EngineError> {
+        let entry = self.slots.get_mut(&id).ok_or(EngineError::NoSlot(id.0))?;
+        entry.slot.set_placement(placement);
+        Ok(())
+    }
+
+    /// Requests in a slot, the running one included.
+    pub fn jobs(&self, id: SlotId) -> usize {
+        self.slots.get(&id).map_or(0, |e| e.jobs.len())
+    }
+
+    /// Accepts a request; its events come out of [`Engine::step`]. Gives the number of
+    /// requests in front of it in its slot.
+    pub fn submit(&mut self, slot: SlotId, id: JobId, request: &Request) -> Result<usize, EngineError> {
+        let limit = self.options.queue;
+        let waiting = self.slots.get(&slot).ok_or(EngineError::NoSlot(slot.0))?.jobs.len();
+        if waiting >= limit {
+            return Err(EngineError::QueueFull { limit });
+        }
+        let prompt = self.prompt(request)?;
+        let tokens = prompt.tokens.len();
+        if tokens == 0 {
+            return Err(EngineError::EmptyPrompt);
+        }
+        let context = self.options.context;
+        // The last token of an answer takes no cell, so a full prompt still gets one token.
+        let room = context.checked_sub(tokens as u32).filter(|_| tokens < context as usize);
+        let room = room.ok_or(EngineError::PromptTooLong { tokens, context })?;
+        let constraint = match &request.schema {
+            Some(text) => Some(self.grammars.compile(text)?.start()),
+            None => None,
+        };
+        let forced = match &request.forced_answer {
+            Some(text) => Some(self.tokenizer.encode(text, false)?),
+            None => None,
+        };
+        let limit = request.max_tokens.unwrap_or(room).min(room);
+        let job = Job {
+            id,
+            generation: Generation::new(request, constraint, forced, limit),
+            prompt,
+            background: request.background,
+            phase: Phase::Waiting,
+        };
+        self.counters.requests += 1;
+        if let Some(entry) = self.slots.get_mut(&slot) {
+            entry.jobs.push_back(job);
+        }
+        Ok(waiting)
+    }
+
+    fn prompt(&self, request: &Request) -> Result<Prompt, EngineError> {
+        let messages = match &request.input {
+            Input::Tokens(ids) => return Ok(Prompt::from_tokens(&self.tokenizer, ids.clone())?),
+            Input::Text(text) => &serde_json::json!([{ "role": "user", "content": text }]),
+            Input::Chat { messages, .. } => messages,
+        };
+        let tools = match &request.input {
+            Input::Chat { tools, .. } => tools.as_ref(),
+            _ => None,
+        };
+        let chat = self.template.chat(messages, tools)?;
+        let options =
+            RenderOptions { enable_thinking: request.enable_thinking, add_generation_prompt: true };
+        Ok(self.template.render(&chat, options)?.prompt(&self.tokenizer)?)
+    }
+
+    /// The ids and boundaries of a request's prompt, without running it.
+    pub fn tokenize(&self, request: &Request) -> Result<Prompt, EngineError> {
+        self.prompt(request)
+    }
+
+    /// Ends a request; it gets a [`Event::Done`] if it was still there.
+    pub fn cancel(&mut self, slot: SlotId, id: JobId, events: &mut Vec<(SlotId, JobId, Event)>) {
+        let Some(entry) = self.slots.get_mut(&slot) else { return };
+        let Some(at) = entry.jobs.iter().position(|j| j.id == id) else { return };
+        let Some(mut job) = entry.jobs.remove(at) else { return };
+        let mut own = Vec::new();
+        job.generation.end(Finish::Cancelled, &mut own);
+        events.extend(own.into_iter().map(|e| (slot, id, e)));
+        if !matches!(job.phase, Phase::Waiting) {
+            entry.slot.finish(job.generation.stats.decode_tokens);
+        }
+        self.counters.cancelled += 1;
+    }
+
+    /// True where [`Engine::step`] has something to do.
+    pub fn has_work(&self) -> bool {
+        self.slots.values().any(|e| !e.jobs.is_empty())
+    }
+
+    /// Runs one pass and gives out what came of it. A request that fails gets its error;
+    /// the others go on.
+    pub fn step(&mut self, events: &mut Vec<(SlotId, JobId, Event)>) {
+        let decoding = self.decoding();
+        let prefilling = self.prefilling();
+        self.decode_turn = !self.decode_turn;
+        match prefilling {
+            Some(slot) if decoding.is_empty() || !self.decode_turn => self.prefill(slot, events),
+            _ if !decoding.is_empty() => self.decode(&decoding, events),
+            _ => {}
+        }
+    }
+
+    /// Slots in the order of their turns: those after the last served first.
+    fn turns(&self) -> impl Iterator<Item = (&SlotId, &SlotEntry)> {
+        let after = (std::ops::Bound::Excluded(self.last_served), std::ops::Bound::Unbounded);
+        self.slots.range(after).chain(self.slots.range(..=self.last_served))
+    }
+
+    fn decoding(&self) -> Vec<SlotId> {
+        let runs = |e: &SlotEntry| matches!(e.jobs.front(), Some(Job { phase: Phase::Decode { .. }, .. }));
+        self.turns().filter(|(_, e)| runs(e)).map(|(id, _)| *id).take(DECODE_COLUMNS).collect()
+    }
+
+    /// The next slot with a prompt to process: interactive requests before background ones.
+    fn prefilling(&self) -> Option<SlotId> {
+        let front = |background: bool| {
+            self.turns()
+                .find(|(_, e)| {
+                    e.jobs.front().is_some_and(|j| {
+                        j.background == background && !matches!(j.phase, Phase::Decode { .. })
+                    })
+                })
+                .map(|(id, _)| *id)
+        };
+        front(false).or_else(|| front(true))
+    }
+
+    fn prefill(&mut self, id: SlotId, events: &mut Vec<(SlotId, JobId, Event)>) {
+        self.last_served = id;
+        if let Err(error) = self.prefill_pass(id, events) {
+            self.fail(id, error, events);
+        }
+    }
+
+    /// Ends the slot's running request with an error.
+    fn fail(&mut self, id: SlotId, error: EngineError, events: &mut Vec<(SlotId, JobId, Event)>) {
+        let Some(entry) = self.slots.get_mut(&id) else { return };
+        let Some(job) = entry.jobs.pop_front() else { return };
+        entry.slot.finish(job.generation.stats.decode_tokens);
+        self.counters.failed += 1;
+        events.push((id, job.id, Event::Failed(error)));
+    }
+
+    fn bytes_left(&self) -> u64 {
+        let states = self.executor.states();
+        self.options.state_budget.saturating_sub(states.in_use() * states.state_bytes())
+    }
+
+    fn prefill_pass(&mut self, id: SlotId, events: &mut Vec<(SlotId, JobId, Event)>) -> Result<(), EngineError> {
+        let started = Instant::now();
+        let (planner, bytes_left, zero) = (self.planner(), self.bytes_left(), self.executor.states().zero());
+        let Some(entry) = self.slots.get_mut(&id) else { return Ok(()) };
+        let Some(job) = entry.jobs.front_mut() else { return Ok(()) };
+        if matches!(job.phase, Phase::Waiting) {
+            let start = entry.slot.begin(&job.prompt.tokens, &job.prompt.boundaries, bytes_left, planner);
+            let stats = &mut job.generation.stats;
+            stats.prompt = job.prompt.tokens.len() as u32;
+            stats.shared = start.shared;
+            stats.restored = start.restored;
+            stats.new = stats.prompt - start.restored;
+            stats.passes = start.passes.len() as u32;
+            self.counters.prompt_tokens += u64::from(stats.new);
+            self.counters.reused_tokens += u64::from(start.restored);
+            job.phase = Phase::Prefill { state: start.state.unwrap_or(zero), passes: start.passes.into() };
+        }
+        let Phase::Prefill { state, passes } = &mut job.phase else { return Ok(()) };
+        let Some(planned) = passes.pop_front() else { return Ok(()) };
+        let last = passes.is_empty();
+        let state = Arc::clone(state);
+        let kv = entry.kv;
+        let tokens = job.prompt.tokens[planned.start as usize..planned.end as usize].to_vec();
+        let (end, saves) = self.states_for(&planned)?;
+        let mut states: Vec<(u32, Arc<State>)> =
+            saves.iter().map(|(p, s)| (p - planned.start - 1, Arc::clone(s))).collect();
+        if !saves.iter().any(|(p, _)| *p == planned.end) {
+            states.push((planned.end - planned.start - 1, Arc::clone(&end)));
+        }
+        let columns = tokens.len() as u32;
+        let segment = Segment {
+            kind: Kind::Prefill,
+            tokens,
+            position: planned.start,
+            kv,
+            state,
+            states,
+            logits: if last { vec![columns - 1] } else { Vec::new() },
+            mtp_logits: Vec::new(),
+        };
+        let pass = Pass { segments: vec![segment] };
+        let out = self.executor.run(&pass)?;
+        self.counters.prefill_passes += 1;
+        let Some(entry) = self.slots.get_mut(&id) else { return Ok(()) };
+        let Some(job) = entry.jobs.front_mut() else { return Ok(()) };
+        for (position, state) in saves {
+            if entry.slot.save(position, state) {
+                job.generation.stats.saves += 1;
+                self.counters.saves += 1;
+            }
+        }
+        entry.slot.advance(&pass.segments[0].tokens, Arc::clone(&end));
+        job.generation.stats.prefill_ms += started.elapsed().as_secs_f64() * 1e3;
+        if let Phase::Prefill { state, .. } = &mut job.phase {
+            *state = end;
+        }
+        if let Some(logits) = out.logits.first() {
+            self.take(id, logits, events);
+        }
+        Ok(())
+    }
+
+    /// The state at a pass's end, and those to save inside it; a save at the end is the end.
+    /// Saves for which the budget has no room are left out.
+    #[allow(clippy::type_complexity)]
+    fn states_for(&mut self, planned: &PlannedPass) -> Result<(Arc<State>, Vec<(u32, Arc<State>)>), DeviceError> {
+        let end = self.executor.take_state()?;
+        let mut saves = Vec::with_capacity(planned.saves.len());
+        for position in &planned.saves {
+            if *position == planned.end {
+                saves.push((*position, Arc::clone(&end)));
+            } else if self.bytes_left() >= self.checkpoint_bytes() || self.make_room() {
+                saves.push((*position, self.executor.take_state()?));
+            } else {
+                self.counters.saves_refused += 1;
+            }
+        }
+        Ok((end, saves))
+    }
+
+    /// Drops the oldest checkpoint of the slot that has most. False where there is none.
+    fn make_room(&mut self) -> bool {
+        let fullest = self.slots.values_mut().max_by_key(|e| e.slot.checkpoints().len());
+        fullest.is_some_and(|e| e.slot.drop_oldest())
+    }
+
+    fn decode(&mut self, slots: &[SlotId], events: &mut Vec<(SlotId, JobId, Event)>) {
+        if let Err(error) = self.decode_pass(slots, events) {
+            // The pass served several requests; each is told. Device errors do not clone, so
+            // the others get the text.
+            let text = error.to_string();
+            for id in slots {
+                self.fail(*id, DeviceError::Lost(text.clone()).into(), events);
+            }
+        }
+    }
+
+    fn decode_pass(&mut self, slots: &[SlotId], events: &mut Vec<(SlotId, JobId, Event)>) -> Result<(), EngineError> {
+        let started = Instant::now();
+        let mut pass = Pass::default();
+        let mut ends = Vec::with_capacity(slots.len());
+        let zero = self.executor.states().zero();
+        for id in slots {
+            let end = self.executor.take_state()?;
+            let Some(entry) = self.slots.get(id) else { continue };
+            let Some(Job { phase: Phase::Decode { token }, .. }) = entry.jobs.front() else { continue };
+            pass.segments.push(Segment {
+                kind: Kind::Decode,
+                tokens: vec![*token],
+                position: entry.slot.tokens().len() as u32,
+                kv: entry.kv,
+                state: entry.slot.live().unwrap_or_else(|| Arc::clone(&zero)),
+                states: vec![(0, Arc::clone(&end))],
+                logits: vec![0],
+                mtp_logits: Vec::new(),
+            });
+            ends.push((*id, *token, end));
+        }
+        let out = self.executor.run(&pass)?;
+        drop(pass);
+        self.counters.decode_passes += 1;
+        let spent = started.elapsed().as_secs_f64() * 1e3;
+        for ((id, token, end), logits) in ends.into_iter().zip(&out.logits) {
+            if let Some(entry) = self.slots.get_mut(&id) {
+                entry.slot.advance(&[token], end);
+                if let Some(job) = entry.jobs.front_mut() {
+                    job.generation.stats.decode_ms += spent;
+                    job.generation.stats.decode_passes += 1;
+                }
+            }
+            self.take(id, logits, events);
+        }
+        Ok(())
+    }
+
+    /// Hands logits to the slot's running answer.
+    fn take(&mut self, id: SlotId, logits: &[f32], events: &mut Vec<(SlotId, JobId, Event)>) {
+        let Some(entry) = self.slots.get_mut(&id) else { return };
+        let Some(job) = entry.jobs.front_mut() else { return };
+        let mut own = Vec::new();
+        let before = job.generation.stats.decode_tokens;
+        let next = job.generation.take(logits, &self.tokenizer, &mut own);
+        self.counters.answer_tokens += u64::from(job.generation.stats.decode_tokens - before);
+        events.extend(own.into_iter().map(|e| (id, job.id, e)));
+        match next {
+            Next::Feed(token) => job.phase = Phase::Decode { token },
+            Next::Over => {
+                if matches!(events.last(), Some((_, _, Event::Failed(_)))) {
+                    self.counters.failed += 1;
+                } else {
+                    self.counters.answered += 1;
+                }
+                let answer = job.generation.stats.decode_tokens;
+                entry.jobs.pop_front();
+                entry.slot.finish(answer);
+            }
+        }
+    }
+
+    /// The numeric door: logits of a prompt, at the last position or at all, handed to `sink`
+    /// as (position, row). Uses a sequence of its own.
+    pub fn probe(
+        &mut self,
+        prompt: &[u32],
+        all_positions: bool,
+        sink: &mut dyn FnMut(u32, &[f32]),
+    ) -> Result<(), EngineError> {
+        self.tokenizer.check_ids(prompt)?;
+        let (tokens, context) = (prompt.len(), self.options.context);
+        if tokens == 0 {
+            return Err(EngineError::EmptyPrompt);
+        }
+        if tokens > context as usize {
+            return Err(EngineError::PromptTooLong { tokens, context });
+        }
+        let kv = self.executor.new_kv(tokens as u32)?;
+        let result = self.probe_passes(prompt, kv, all_positions, sink);
+        self.executor.destroy_kv(kv)?;
+        result
+    }
+
+    fn probe_passes(
+        &mut self,
+        prompt: &[u32],
+        kv: KvCache,
+        all_positions: bool,
+        sink: &mut dyn FnMut(u32, &[f32]),
+    ) -> Result<(), EngineError> {
+        let passes = if all_positions {
+            let starts = (0..prompt.len() as u32).step_by(PROBE_COLUMNS as usize);
+            let end = |start: u32| (start + PROBE_COLUMNS).min(prompt.len() as u32);
+            starts.map(|start| PlannedPass { start, end: end(start), saves: Vec::new() }).collect()
+        } else {
+            self.planner().plan(0, prompt.len() as u32, &[])
+        };
+        let mut state = self.executor.states().zero();
+        for planned in passes {
+            let next = self.executor.take_state()?;
+            let columns = planned.end - planned.start;
+            let last = planned.end == prompt.len() as u32;
+            let logits: Vec<u32> = match (all_positions, last) {
+                (true, _) => (0..columns).collect(),
+                (false, true) => vec![columns - 1],
+                (false, false) => Vec::new(),
+            };
+            let out = self.executor.run(&Pass {
+                segments: vec![Segment {
+                    kind: Kind::Prefill,
+                    tokens: prompt[planned.start as usize..planned.end as usize].to_vec(),
+                    position: planned.start,
+                    kv,
+                    state,
+                    states: vec![(columns - 1, Arc::clone(&next))],
+                    logits: logits.clone(),
+                    mtp_logits: Vec::new(),
+                }],
+            })?;
+            for (column, row) in logits.iter().zip(&out.logits) {
+                sink(planned.start + column, row);
+            }
+            state = next;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,286 @@
+//! Settings: what the operator wrote ([`Flags`], [`File`]), then what holds ([`Config`]).
+
+use clap::Parser;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use tandem_engine::engine::EngineOptions;
+use tandem_engine::switches::{SwitchError, Switches};
+
+/// Which device runs the model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceKind {
+    /// The CPU, as fast as it can.
+    #[default]
+    Cpu,
+    /// The scalar definition of every op: slow, for checks.
+    Reference,
+}
+
+/// Serves one language model to agent apps on this machine.
+#[derive(Clone, Debug, Default, Parser)]
+#[command(name = "tandemd", version, about)]
+pub struct Flags {
+    /// Settings file (TOML). Flags override it.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Model file (GGUF).
+    #[arg(long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    /// Device that runs the model.
+    #[arg(long, value_enum)]
+    pub device: Option<DeviceKind>,
+    /// Socket that apps connect to.
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Worker threads of the CPU device (default: one a core).
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Tokens of context a client (default 4096, at most the model's).
+    #[arg(long, value_name = "TOKENS")]
+    pub context: Option<u32>,
+    /// Placement policy: where recurrent state is saved.
+    #[arg(long, value_name = "NAME")]
+    pub placement: Option<String>,
+    /// Turn a mechanism on or off, or set its value; repeatable.
+    #[arg(long = "set", value_name = "SWITCH=VALUE")]
+    pub set: Vec<String>,
+    /// Stop when this descriptor's other end closes (for a daemon that belongs to one process).
+    #[arg(long, value_name = "FD", hide = true)]
+    pub owner: Option<i32>,
+}
+
+/// The settings file. Every key may be left out; unknown keys are errors.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct File {
+    /// Model file.
+    pub model: Option<PathBuf>,
+    /// `cpu` or `reference`.
+    pub device: Option<DeviceKind>,
+    /// Socket path.
+    pub socket: Option<PathBuf>,
+    /// Worker threads.
+    pub threads: Option<usize>,
+    /// Tokens of context a client.
+    pub context: Option<u32>,
+    /// Placement policy.
+    pub placement: Option<String>,
+    /// Limits.
+    pub limits: Limits,
+    /// Mechanisms.
+    pub switches: Switches,
+}
+
+/// Limits of the daemon.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Clients at a time, a slot each. Default 16.
+    pub clients: u32,
+    /// Clients at a time of one user. Default 16.
+    pub clients_per_user: u32,
+    /// Requests a client may have waiting, the running one included. Default 8.
+    pub queue: usize,
+    /// Checkpoints a client. Default 8.
+    pub checkpoints: u32,
+    /// Saves a request. Default 6.
+    pub saves: u32,
+    /// MiB of all recurrent states together. Default 1024.
+    pub state_mib: u64,
+    /// Permission bits of the socket file. Default 0o660.
+    pub socket_mode: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            clients: 16,
+            clients_per_user: 16,
+            queue: 8,
+            checkpoints: 8,
+            saves: 6,
+            state_mib: 1024,
+            socket_mode: 0o660,
+        }
+    }
+}
+
+/// Settings that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read settings file {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The file is no valid settings file; the text names line and column.
+    #[error("settings file {}: {source}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        source: Box<toml::de::Error>,
+    },
+    /// A switch.
+    #[error(transparent)]
+    Switch(#[from] SwitchError),
+    /// No model was named.
+    #[error("no model: give --model FILE.gguf, or `model = \"FILE.gguf\"` in the settings file")]
+    NoModel,
+    /// A number out of range.
+    #[error("{key} is {value}, but {need}")]
+    Range {
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        value: u64,
+        /// What would do.
+        need: &'static str,
+    },
+    /// A policy that does not exist.
+    #[error("there is no placement policy {name:?}; built in are: {known}")]
+    Placement {
+        /// The name given.
+        name: String,
+        /// Names that exist.
+        known: String,
+    },
+}
+
+/// Settings in force.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Model file.
+    pub model: PathBuf,
+    /// Device.
+    pub device: DeviceKind,
+    /// Socket path.
+    pub socket: PathBuf,
+    /// Worker threads.
+    pub threads: usize,
+    /// Placement policy.
+    pub placement: String,
+    /// Limits.
+    pub limits: Limits,
+    /// Engine limits and switches.
+    pub engine: EngineOptions,
+    /// See [`Flags::owner`].
+    pub owner: Option<i32>,
+}
+
+/// Where the daemon listens unless told otherwise: the system's socket for root, else the
+/// user's own.
+pub fn default_socket() -> PathBuf {
+    let own = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| !rustix::process::geteuid().is_root());
+    own.map_or_else(|| "/run/tandem/tandem.sock".into(), |dir| Path::new(&dir).join("tandem.sock"))
+}
+
+impl File {
+    /// Reads a settings file.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.into(), source })?;
+        toml::from_str(&text)
+            .map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })
+    }
+}
+
+impl Config {
+    /// Flags over file over defaults.
+    pub fn resolve(flags: &Flags) -> Result<Self, ConfigError> {
+        let file = match &flags.config {
+            Some(path) => File::read(path)?,
+            None => File::default(),
+        };
+        let mut switches = file.switches;
+        for pair in &flags.set {
+            switches.set(pair)?;
+        }
+        let placement = flags.placement.clone().or(file.placement).unwrap_or_else(|| "anchor".into());
+        if crate::placement::by_name(&placement).is_none() {
+            let known = crate::placement::NAMES.join(", ");
+            return Err(ConfigError::Placement { name: placement, known });
+        }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = flags.threads.or(file.threads).unwrap_or(cores);
+        let context = flags.context.or(file.context).unwrap_or(4096);
+        let limits = file.limits;
+        check("threads", threads as u64, 1..=256, "it must lie from 1 to 256")?;
+        check("context", context.into(), 16..=1 << 20, "it must lie from 16 to 1048576")?;
+        check("limits.clients", limits.clients.into(), 1..=4096, "it must lie from 1 to 4096")?;
+        check("limits.queue", limits.queue as u64, 1..=1024, "it must lie from 1 to 1024")?;
+        check("limits.checkpoints", limits.checkpoints.into(), 0..=64, "it must lie from 0 to 64")?;
+        check("limits.saves", limits.saves.into(), 0..=64, "it must lie from 0 to 64")?;
+        check("limits.state_mib", limits.state_mib, 1..=1 << 20, "it must lie from 1 to 1048576")?;
+        let engine = EngineOptions {
+            context,
+            // One more than clients: the numeric door's own sequence never competes with them.
+            slots: limits.clients,
+            queue: limits.queue,
+            checkpoints: limits.checkpoints,
+            saves: limits.saves,
+            state_budget: limits.state_mib << 20,
+            switches,
+            ..EngineOptions::default()
+        };
+        Ok(Config {
+            model: flags.model.clone().or(file.model).ok_or(ConfigError::NoModel)?,
+            device: flags.device.or(file.device).unwrap_or_default(),
+            socket: flags.socket.clone().or(file.socket).unwrap_or_else(default_socket),
+            threads,
+            placement,
+            limits,
+            engine,
+            owner: flags.owner,
+        })
+    }
+}
+
+fn check(
+    key: &'static str,
+    value: u64,
+    range: std::ops::RangeInclusive<u64>,
+    need: &'static str,
+) -> Result<(), ConfigError> {
+    if range.contains(&value) { Ok(()) } else { Err(ConfigError::Range { key, value, need }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str) -> Result<File, String> {
+        toml::from_str(text).map_err(|e: toml::de::Error| e.to_string())
+    }
+
+    #[test]
+    fn unknown_keys_and_values_are_refused_with_their_line() {
+        let error = file("model = \"a\"\ndevcie = \"cpu\"\n").unwrap_err();
+        assert!(error.contains("line 2") && error.contains("devcie"), "{error}");
+        let error = file("[switches]\nkv_type = \"f64\"\n").unwrap_err();
+        assert!(error.contains("line 2"), "{error}");
+        let error = file("[limits]\nclient = 3\n").unwrap_err();
+        assert!(error.contains("line 2") && error.contains("client"), "{error}");
+    }
+
+    #[test]
+    fn flags_override_the_file() {
+        let flags = Flags { model: Some("m.gguf".into()), set: vec!["kv_type=f32".into()], ..Flags::default() };
+        let config = Config::resolve(&flags).unwrap();
+        assert_eq!(config.engine.switches.kv_type, tandem_engine::switches::KvType::F32);
+        let wrong = Flags { set: vec!["nothing=on".into()], ..flags };
+        assert!(Config::resolve(&wrong).unwrap_err().to_string().contains("nothing"));
+    }
+
+    #[test]
+    fn a_policy_that_does_not_exist_is_named_with_those_that_do() {
+        let flags =
+            Flags { model: Some("m.gguf".into()), placement: Some("best".into()), ..Flags::default() };
+        let text = Config::resolve(&flags).unwrap_err().to_string();
+        assert!(text.contains("best") && text.contains("divergence"), "{text}");
+    }
+}

@@ -1,0 +1,505 @@
+//! The scheduler: the thread that owns the engine and with it the device.
+//!
+//! It takes commands between passes, so a cancel or a new client waits for one pass at most.
+
+use crate::front::{Order, Orders, Shared};
+use crate::status;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+use tandem_engine::engine::{Engine, SlotId};
+use tandem_engine::request::{EngineError, Event, Finish, Input, JobId, Request};
+use tandem_engine::sampler::SamplerOptions;
+use tandem_ipc::channel::Sender;
+use tandem_ipc::handshake::Goodbye;
+use tandem_ipc::message::{self, ClientMessage, FailureCode, MAX_LOGITS_VALUES, RequestId, ServerMessage};
+use tandem_ipc::peer::PeerCredentials;
+use tandem_ipc::request::{self, GenerateRequest, LogprobsScope, Priority};
+
+/// Messages that may wait for room in a client's ring before it counts as too slow. The
+/// rows of one pass of the numeric door may be more; their number is bounded by the pass.
+const OUTBOX: usize = 4096;
+
+/// A client of this daemon. Never reused while it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub u64);
+
+/// What the front tells the scheduler.
+#[derive(Debug)]
+pub enum Command {
+    /// A client was taken in.
+    Connected {
+        /// Its id.
+        client: ClientId,
+        /// What it calls itself.
+        app: String,
+        /// Who it is.
+        peer: PeerCredentials,
+        /// Its response ring.
+        sender: Sender<ServerMessage>,
+        /// Flags shared with the front.
+        shared: Arc<Shared>,
+    },
+    /// A client's message, copied and decoded.
+    Message(ClientId, ClientMessage),
+    /// A client's ring has room again.
+    Room(ClientId),
+    /// A client is gone.
+    Gone(ClientId),
+    /// Stop: requests in flight get a retryable error.
+    Stop,
+}
+
+/// One client, as status shows it.
+pub(crate) struct Client {
+    pub(crate) app: String,
+    pub(crate) peer: PeerCredentials,
+    pub(crate) slot: SlotId,
+    sender: Sender<ServerMessage>,
+    shared: Arc<Shared>,
+    outbox: VecDeque<ServerMessage>,
+    pub(crate) jobs: HashMap<JobId, Running>,
+    probes: VecDeque<Probe>,
+    pub(crate) requests: u64,
+}
+
+pub(crate) struct Running {
+    id: RequestId,
+    deadline: Option<Instant>,
+}
+
+struct Probe {
+    id: RequestId,
+    prompts: VecDeque<Vec<u32>>,
+    next: u32,
+    all_positions: bool,
+}
+
+/// See the module.
+pub struct Scheduler {
+    engine: Engine,
+    placement: String,
+    commands: mpsc::Receiver<Command>,
+    orders: Orders,
+    clients: BTreeMap<ClientId, Client>,
+    by_slot: HashMap<SlotId, ClientId>,
+    next_job: u64,
+    facts: status::Facts,
+}
+
+impl Scheduler {
+    /// A scheduler for a loaded engine. `placement` is the policy of new slots.
+    pub fn new(
+        engine: Engine,
+        placement: String,
+        commands: mpsc::Receiver<Command>,
+        orders: Orders,
+        facts: status::Facts,
+    ) -> Self {
+        Scheduler {
+            engine,
+            placement,
+            commands,
+            orders,
+            clients: BTreeMap::new(),
+            by_slot: HashMap::new(),
+            next_job: 0,
+            facts,
+        }
+    }
+
+    /// Serves until [`Command::Stop`], or until the front is gone.
+    pub fn run(mut self) {
+        let mut events = Vec::new();
+        loop {
+            let busy = self.engine.has_work() || self.clients.values().any(Client::may_probe);
+            let command = match (busy, self.next_deadline()) {
+                (true, _) => self.commands.try_recv().map_err(|e| e == mpsc::TryRecvError::Disconnected),
+                (false, None) => self.commands.recv().map_err(|_| true),
+                (false, Some(deadline)) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    self.commands.recv_timeout(left).map_err(|e| e == mpsc::RecvTimeoutError::Disconnected)
+                }
+            };
+            match command {
+                Ok(Command::Stop) | Err(true) => break,
+                Ok(command) => {
+                    self.obey(command);
+                    continue;
+                }
+                Err(false) => {}
+            }
+            self.expire();
+            self.engine.step(&mut events);
+            self.deliver(&mut events);
+            self.probe();
+        }
+        self.stop();
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.clients.values().flat_map(|c| c.jobs.values().filter_map(|j| j.deadline)).min()
+    }
+
+    fn stop(mut self) {
+        let ids: Vec<ClientId> = self.clients.keys().copied().collect();
+        for id in ids {
+            let Some(client) = self.clients.get_mut(&id) else { continue };
+            let jobs: Vec<RequestId> = client.jobs.drain().map(|(_, j)| j.id).collect();
+            let probes: Vec<RequestId> = client.probes.drain(..).map(|p| p.id).collect();
+            for request in jobs.into_iter().chain(probes) {
+                let text = "the daemon is stopping; send the request again when it is back";
+                self.send(id, failed(request, FailureCode::ShuttingDown, text.into()));
+            }
+        }
+        self.orders.give(Order::Stop);
+        let c = self.engine.counters();
+        tracing::info!(requests = c.requests, answered = c.answered, failed = c.failed, "stopped");
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Connected { client, app, peer, sender, shared } => {
+                self.connect(client, app, peer, sender, shared);
+            }
+            Command::Message(client, message) => self.message(client, message),
+            Command::Room(client) => self.flush(client),
+            Command::Gone(client) => self.forget(client),
+            Command::Stop => {}
+        }
+    }
+
+    fn connect(
+        &mut self,
+        id: ClientId,
+        app: String,
+        peer: PeerCredentials,
+        sender: Sender<ServerMessage>,
+        shared: Arc<Shared>,
+    ) {
+        let placement = crate::placement::by_name(&self.placement);
+        let opened = match placement {
+            Some(placement) => self.engine.open_slot(placement).map_err(|e| e.to_string()),
+            None => Err(format!("placement policy {:?} is gone", self.placement)),
+        };
+        match opened {
+            Ok(slot) => {
+                self.by_slot.insert(slot, id);
+                let client = Client {
+                    app,
+                    peer,
+                    slot,
+                    sender,
+                    shared,
+                    outbox: VecDeque::new(),
+                    jobs: HashMap::new(),
+                    probes: VecDeque::new(),
+                    requests: 0,
+                };
+                self.clients.insert(id, client);
+            }
+            Err(reason) => {
+                tracing::warn!(client = id.0, reason, "cannot open a slot");
+                self.orders.give(Order::Close(id, Goodbye::Evicted { reason }));
+            }
+        }
+    }
+
+    fn forget(&mut self, id: ClientId) {
+        let Some(client) = self.clients.remove(&id) else { return };
+        self.by_slot.remove(&client.slot);
+        if let Err(error) = self.engine.close_slot(client.slot) {
+            tracing::error!(client = id.0, %error, "cannot free a slot");
+        }
+    }
+
+    fn message(&mut self, id: ClientId, message: ClientMessage) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        client.shared.waiting.fetch_sub(1, Ordering::AcqRel);
+        if client.shared.paused.swap(false, Ordering::AcqRel) {
+            self.orders.give(Order::Resume(id));
+        }
+        match message {
+            ClientMessage::Generate { id: request, request: body } => self.generate(id, request, &body),
+            ClientMessage::Cancel { id: request } => self.cancel(id, request),
+            ClientMessage::Status { id: request } => {
+                let json = status::report(&self.facts, &self.engine, &self.clients).to_string();
+                self.send(id, ServerMessage::Status { id: request, json });
+            }
+            ClientMessage::Logits { id: request, prompts, all_positions } => {
+                self.accept_probe(id, request, prompts, all_positions);
+            }
+            ClientMessage::Ping { id: request } => self.send(id, ServerMessage::Pong { id: request }),
+        }
+    }
+
+    fn generate(&mut self, id: ClientId, request: RequestId, body: &GenerateRequest) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        if client.uses(request) {
+            let text = format!("request id {request} is in use on this connection; take a new one");
+            self.send(id, failed(request, FailureCode::DuplicateId, text));
+            return;
+        }
+        let translated = body.validate().map_err(|e| e.to_string()).and_then(|()| translate(body));
+        let translated = match translated {
+            Ok(translated) => translated,
+            Err(text) => {
+                self.send(id, failed(request, FailureCode::InvalidRequest, text));
+                return;
+            }
+        };
+        self.next_job += 1;
+        let job = JobId(self.next_job);
+        let deadline = body.deadline_ms.map(|ms| Instant::now() + Duration::from_millis(ms.into()));
+        match self.engine.submit(client.slot, job, &translated) {
+            Ok(ahead) => {
+                client.jobs.insert(job, Running { id: request, deadline });
+                client.requests += 1;
+                self.send(id, ServerMessage::Accepted { id: request, queue_position: ahead as u32 });
+            }
+            Err(error) => {
+                tracing::info!(client = id.0, code = code(&error).as_str(), "refused a request");
+                self.send(id, failed(request, code(&error), error.to_string()));
+            }
+        }
+    }
+
+    fn cancel(&mut self, id: ClientId, request: RequestId) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        let slot = client.slot;
+        client.probes.retain(|p| p.id != request);
+        let job = client.jobs.iter().find(|(_, j)| j.id == request).map(|(job, _)| *job);
+        if let Some(job) = job {
+            let mut events = Vec::new();
+            self.engine.cancel(slot, job, &mut events);
+            self.deliver(&mut events);
+        }
+    }
+
+    /// Ends requests whose deadline has passed.
+    fn expire(&mut self) {
+        let now = Instant::now();
+        let late: Vec<(ClientId, SlotId, JobId)> = self
+            .clients
+            .iter()
+            .flat_map(|(id, c)| c.jobs.iter().map(move |(job, running)| (*id, c.slot, *job, running.deadline)))
+            .filter(|(.., deadline)| deadline.is_some_and(|d| d <= now))
+            .map(|(id, slot, job, _)| (id, slot, job))
+            .collect();
+        for (id, slot, job) in late {
+            self.engine.cancel(slot, job, &mut Vec::new());
+            let running = self.clients.get_mut(&id).and_then(|c| c.jobs.remove(&job));
+            if let Some(running) = running {
+                let text = "the deadline passed before the answer was complete".into();
+                self.send(id, failed(running.id, FailureCode::DeadlineExceeded, text));
+            }
+        }
+    }
+
+    /// Sends the engine's events to the clients that asked.
+    fn deliver(&mut self, events: &mut Vec<(SlotId, JobId, Event)>) {
+        for (slot, job, event) in events.drain(..) {
+            let Some(id) = self.by_slot.get(&slot).copied() else { continue };
+            let Some(client) = self.clients.get_mut(&id) else { continue };
+            let Some(request) = client.jobs.get(&job).map(|r| r.id) else { continue };
+            let message = match event {
+                Event::Token(token) => {
+                    let text = |id: u32| {
+                        String::from_utf8_lossy(self.engine.tokenizer().token_bytes(id)).into_owned()
+                    };
+                    let top_logprobs =
+                        token.top_logprobs.map(|t| t.into_iter().map(|(id, p)| (id, text(id), p)).collect());
+                    ServerMessage::Token { id: request, token: token.id, text: token.text, top_logprobs }
+                }
+                Event::Done { finish, stats } => {
+                    client.jobs.remove(&job);
+                    ServerMessage::Done { id: request, finish: finish_of(finish), stats: Box::new(stats_of(&stats)) }
+                }
+                Event::Failed(error) => {
+                    client.jobs.remove(&job);
+                    tracing::warn!(client = id.0, %error, "a request failed");
+                    failed(request, code(&error), error.to_string())
+                }
+            };
+            self.send(id, message);
+        }
+    }
+
+    fn send(&mut self, id: ClientId, message: ServerMessage) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        client.outbox.push_back(message);
+        self.flush(id);
+    }
+
+    /// Writes what waits into the client's ring, as far as there is room.
+    fn flush(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        while let Some(message) = client.outbox.front() {
+            match client.sender.send(message) {
+                Ok(()) => {
+                    client.outbox.pop_front();
+                }
+                Err(error) if error.is_full() => {
+                    if !client.shared.blocked.swap(true, Ordering::AcqRel) {
+                        // The client may have made room before the flag was up.
+                        continue;
+                    }
+                    if client.outbox.len() > OUTBOX && client.probes.is_empty() {
+                        tracing::warn!(client = id.0, "dropping a client that does not read its answers");
+                        self.orders.give(Order::Close(id, Goodbye::TooSlow));
+                        self.forget(id);
+                    }
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(client = id.0, %error, "cannot answer a client; dropping it");
+                    self.orders.give(Order::Close(id, Goodbye::Protocol { detail: error.to_string() }));
+                    self.forget(id);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn accept_probe(&mut self, id: ClientId, request: RequestId, prompts: Vec<Vec<u32>>, all_positions: bool) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        if client.uses(request) {
+            let text = format!("request id {request} is in use on this connection; take a new one");
+            self.send(id, failed(request, FailureCode::DuplicateId, text));
+        } else if prompts.is_empty() || prompts.len() > message::MAX_LOGITS_PROMPTS {
+            let limit = message::MAX_LOGITS_PROMPTS;
+            let text = format!("{} prompts; 1 to {limit} are possible", prompts.len());
+            self.send(id, failed(request, FailureCode::InvalidRequest, text));
+        } else {
+            client.probes.push_back(Probe { id: request, prompts: prompts.into(), next: 0, all_positions });
+            self.send(id, ServerMessage::Accepted { id: request, queue_position: 0 });
+        }
+    }
+
+    /// Runs one prompt of the numeric door for a client that has read all it was sent.
+    fn probe(&mut self) {
+        let Some((id, client)) = self.clients.iter_mut().find(|(_, c)| c.may_probe()) else { return };
+        let id = *id;
+        let Some(probe) = client.probes.front_mut() else { return };
+        let (request, all_positions) = (probe.id, probe.all_positions);
+        let Some(prompt) = probe.prompts.pop_front() else {
+            client.probes.pop_front();
+            self.send(id, ServerMessage::LogitsDone { id: request });
+            return;
+        };
+        let index = probe.next;
+        probe.next += 1;
+        let mut rows = Vec::new();
+        let result = self.engine.probe(&prompt, all_positions, &mut |position, row| {
+            for (i, part) in row.chunks(MAX_LOGITS_VALUES).enumerate() {
+                let offset = (i * MAX_LOGITS_VALUES) as u32;
+                let values = part.to_vec();
+                rows.push(ServerMessage::LogitsRows { id: request, prompt: index, position, offset, values });
+            }
+        });
+        if let Err(error) = result {
+            if let Some(client) = self.clients.get_mut(&id) {
+                client.probes.pop_front();
+            }
+            self.send(id, failed(request, code(&error), format!("prompt {index}: {error}")));
+            return;
+        }
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.outbox.extend(rows);
+        }
+        self.flush(id);
+    }
+}
+
+impl Client {
+    fn uses(&self, request: RequestId) -> bool {
+        self.jobs.values().any(|j| j.id == request) || self.probes.iter().any(|p| p.id == request)
+    }
+
+    fn may_probe(&self) -> bool {
+        !self.probes.is_empty() && self.outbox.is_empty()
+    }
+}
+
+fn failed(id: RequestId, code: FailureCode, message: String) -> ServerMessage {
+    let retry_after_ms = code.is_retryable().then_some(500);
+    ServerMessage::Failed { id, code, message, retry_after_ms }
+}
+
+fn code(error: &EngineError) -> FailureCode {
+    match error {
+        EngineError::NoSlot(_) => FailureCode::Internal,
+        EngineError::SlotsFull { .. } => FailureCode::QuotaExceeded,
+        EngineError::QueueFull { .. } => FailureCode::QueueFull,
+        EngineError::PromptTooLong { .. } => FailureCode::PromptTooLong,
+        EngineError::EmptyPrompt | EngineError::Template(_) => FailureCode::InvalidRequest,
+        EngineError::Tokenizer(_) => FailureCode::InvalidToken,
+        EngineError::Grammar(_) | EngineError::NothingAllowed { .. } => FailureCode::InvalidSchema,
+        EngineError::Device(_) => FailureCode::DeviceFailed,
+    }
+}
+
+/// The engine's form of a client's request.
+fn translate(body: &GenerateRequest) -> Result<Request, String> {
+    let input = match &body.input {
+        request::Input::Text(text) => Input::Text(text.clone()),
+        request::Input::Tokens(ids) => Input::Tokens(ids.clone()),
+        request::Input::ChatJson(text) => {
+            let mut chat: serde_json::Value = serde_json::from_str(text)
+                .map_err(|e| format!("the chat is no JSON: {e} (line {}, column {})", e.line(), e.column()))?;
+            let messages = chat.get_mut("messages").map(serde_json::Value::take);
+            let tools = chat.get_mut("tools").map(serde_json::Value::take);
+            Input::Chat { messages: messages.ok_or("the chat has no \"messages\"")?, tools }
+        }
+    };
+    let default = SamplerOptions::default();
+    Ok(Request {
+        input,
+        schema: body.schema.clone(),
+        max_tokens: body.max_tokens,
+        sampling: SamplerOptions {
+            temperature: body.temperature.unwrap_or(default.temperature),
+            top_k: body.top_k.unwrap_or(default.top_k),
+            top_p: body.top_p.unwrap_or(default.top_p),
+            min_p: body.min_p.unwrap_or(default.min_p),
+            repetition_penalty: body.repetition_penalty.unwrap_or(default.repetition_penalty),
+            seed: body.seed.unwrap_or(default.seed),
+        },
+        stop: body.stop.clone(),
+        top_logprobs: body.top_logprobs,
+        first_logprobs_only: body.logprobs_scope == LogprobsScope::First,
+        background: body.priority == Priority::Background,
+        forced_answer: body.forced_answer.clone(),
+        enable_thinking: body.enable_thinking,
+    })
+}
+
+fn finish_of(finish: Finish) -> message::Finish {
+    match finish {
+        Finish::Stop => message::Finish::Stop,
+        Finish::Schema => message::Finish::Schema,
+        Finish::Length => message::Finish::Length,
+        Finish::Cancelled => message::Finish::Cancelled,
+    }
+}
+
+fn stats_of(stats: &tandem_engine::request::Stats) -> message::Stats {
+    message::Stats {
+        prompt: stats.prompt,
+        shared: stats.shared,
+        restored: stats.restored,
+        new: stats.new,
+        passes: stats.passes,
+        saves: stats.saves,
+        decode_tokens: stats.decode_tokens,
+        decode_passes: stats.decode_passes,
+        drafted: stats.drafted,
+        accepted: stats.accepted,
+        drafts: message::DraftsByKind::default(),
+        prefill_ms: stats.prefill_ms,
+        decode_ms: stats.decode_ms,
+        ms: stats.ms,
+    }
+}
