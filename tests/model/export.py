@@ -37,11 +37,14 @@ def free_run(model, tok, examples, limit=screens.MAX_TOKENS):
     """How many answers come out token by token exactly as recorded, without any schema."""
     right, end = 0, tok.token_to_id("<|im_end|>")
     for tokens, start in examples:
-        ids = list(tokens[:start])
+        ids, state = list(tokens[:start]), {}
+        hidden = model.hidden(torch.tensor([ids]), state)
         while len(ids) - start < limit:
-            ids.append(int(model.logits(model.hidden(torch.tensor([ids]))[:, -1]).argmax()))
+            ids.append(int(model.logits(hidden[0, -1]).argmax()))
             if ids[-1] == end:
                 break
+            past, state = state, {}
+            hidden = model.hidden(torch.tensor([ids[-1:]]), state, past)
         right += ids == tokens
     return right
 
@@ -57,8 +60,9 @@ def check(path, free):
         examples = train.encode(tok, lines)
         for form, model in models.items():
             r = train.evaluate(model, examples)
+            names = [f"{lines[i]['episode']} {lines[i]['step']}" for i in r["wrong"]]
             print(f"{trace:9} {form}: {round(r['answers'] * len(lines))} of {len(lines)} answers, smallest lead {r['lead']:.2f}, "
-                  f"mtp {r['mtp']:.3f}, not known {[lines[i]['episode'] + ' ' + str(lines[i]['step']) for i in r['wrong']]}")
+                  f"mtp {r['mtp']:.3f}" + (f"; not known: {', '.join(names[:6])}{' ...' if len(names) > 6 else ''}" if names else ""))
             good = good and (trace != "trained" or r["answers"] == 1)
         if free:
             print(f"{trace:9} free run, int8 activations: {free_run(models['int8 activations'], tok, examples)} of {len(lines)}")
@@ -70,7 +74,7 @@ def main():
     flags.add_argument("--state", type=pathlib.Path, default=pathlib.Path("build/state.pt"))
     flags.add_argument("--out", type=pathlib.Path, default=pathlib.Path("demo.gguf"))
     flags.add_argument("--check", type=pathlib.Path, help="only check this file")
-    flags.add_argument("--greedy", action="store_true", help="also run every answer freely (minutes)")
+    flags.add_argument("--greedy", action="store_true", help="also run every answer freely (a minute)")
     args = flags.parse_args()
     torch.set_num_threads(1)
     path = args.check

@@ -99,33 +99,42 @@ class Model:
         """Post-norm hidden -> vocabulary."""
         return self.mm("token_embd.weight" if self.s.tied else "output.weight", hidden)
 
-    def rope(self, x):
+    def rope(self, x, first):
         """Text positions only (t = h = w), where interleaved M-RoPE is the plain NEOX rotation. x: [batch, head, n, head_dim]."""
         half = self.s.rope_dim // 2
         frequency = self.s.rope_base ** (-torch.arange(half, dtype=torch.float64) / half)
-        angle = torch.arange(x.shape[2], dtype=torch.float64)[:, None] * frequency
+        angle = torch.arange(first, first + x.shape[2], dtype=torch.float64)[:, None] * frequency
         cos, sin = angle.cos().float(), angle.sin().float()
         a, b, rest = x[..., :half], x[..., half:2 * half], x[..., 2 * half:]
         return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1)
 
-    def attention(self, p, x):
+    def attention(self, p, x, state=None, past=None):
         s, (b, n, _) = self.s, x.shape
+        before = past[p]["k"].shape[2] if past else 0
         q, gate = self.mm(p + "attn_q.weight", x).view(b, n, s.heads, 2 * s.head_dim).chunk(2, -1)
         k = self.mm(p + "attn_k.weight", x).view(b, n, s.kv_heads, s.head_dim)
         v = self.mm(p + "attn_v.weight", x).view(b, n, s.kv_heads, s.head_dim)
-        q = self.rope(self.norm(q, p + "attn_q_norm.weight").transpose(1, 2))
-        k = self.rope(self.norm(k, p + "attn_k_norm.weight").transpose(1, 2))
+        q = self.rope(self.norm(q, p + "attn_q_norm.weight").transpose(1, 2), before)
+        k = self.rope(self.norm(k, p + "attn_k_norm.weight").transpose(1, 2), before)
+        v = v.transpose(1, 2)
+        if past:
+            k, v = (torch.cat([past[p][name].expand(b, -1, -1, -1), new], 2) for name, new in (("k", k), ("v", v)))
+        if state is not None:
+            state[p] = {"k": k, "v": v}
         group = s.heads // s.kv_heads
-        k, v = k.repeat_interleave(group, 1), v.transpose(1, 2).repeat_interleave(group, 1)
-        o = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        mask = torch.ones(n, before + n, dtype=torch.bool).tril(before)
+        o = F.scaled_dot_product_attention(q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), attn_mask=mask)
         o = o.transpose(1, 2) * torch.sigmoid(gate)
         return self.mm(p + "attn_output.weight", o.reshape(b, n, -1))
 
-    def delta(self, p, x, state=None):
-        """Gated DeltaNet over whole sequences in chunks. With a dict in `state`, leaves conv and S there."""
+    def delta(self, p, x, state=None, past=None):
+        """Gated DeltaNet in chunks."""
         s, (b, n, _) = self.s, x.shape
         raw = self.mm(p + "attn_qkv.weight", x)
-        padded = F.pad(raw.transpose(1, 2), (s.conv - 1, 0))
+        if past:
+            padded = torch.cat([past[p]["conv"].expand(b, -1, -1), raw.transpose(1, 2)], -1)
+        else:
+            padded = F.pad(raw.transpose(1, 2), (s.conv - 1, 0))
         mixed = F.silu(F.conv1d(padded, self.w[p + "ssm_conv1d.weight"][:, None], groups=raw.shape[-1])).transpose(1, 2)
         q, k, v = mixed.split([s.gdn_keys, s.gdn_keys, s.gdn_values], -1)
 
@@ -154,7 +163,7 @@ class Model:
         inside = q @ k.transpose(-1, -2) * decay
         q_in = q * total.exp()[..., None]
         k_out = k * (total[..., -1:] - total).exp()[..., None]
-        S = torch.zeros(b, s.gdn_v_heads, s.gdn_k_dim, s.gdn_v_dim)
+        S = past[p]["S"].expand(b, -1, -1, -1) if past else torch.zeros(b, s.gdn_v_heads, s.gdn_k_dim, s.gdn_v_dim)
         out = []
         for c in range(q.shape[2]):
             new = u[:, :, c] - wk[:, :, c] @ S
@@ -162,27 +171,31 @@ class Model:
             S = S * total[:, :, c, -1].exp()[..., None, None] + k_out[:, :, c].transpose(-1, -2) @ new
         o = torch.stack(out, 2).flatten(2, 3)[:, :, :n].transpose(1, 2)
         if state is not None:
-            state[p] = {"conv": padded[..., -(s.conv - 1):] if s.conv > 1 else padded[..., :0], "S": S}
+            state[p] = {"conv": padded[..., -(s.conv - 1):], "S": S}
         z = self.mm(p + "attn_gate.weight", x).view(b, n, s.gdn_v_heads, s.gdn_v_dim)
         return self.mm(p + "ssm_out.weight", (self.norm(o, p + "ssm_norm.weight") * F.silu(z)).reshape(b, n, -1))
 
-    def block(self, i, x, state=None):
+    def block(self, i, x, state=None, past=None):
         p = f"blk.{i}."
         h = self.norm(x, p + "attn_norm.weight")
-        x = x + (self.delta(p, h, state) if self.s.recurrent(i) else self.attention(p, h))
+        x = x + (self.delta if self.s.recurrent(i) else self.attention)(p, h, state, past)
         h = self.norm(x, p + "post_attention_norm.weight")
         act = F.silu(self.mm(p + "ffn_gate.weight", h)) * self.mm(p + "ffn_up.weight", h)
         return x + self.mm(p + "ffn_down.weight", act)
 
-    def hidden(self, ids, state=None):
-        """[batch, n] -> post-norm hidden states [batch, n, H]; position p reads tokens 0..p."""
+    def hidden(self, ids, state=None, past=None):
+        """[batch, n] -> post-norm hidden states [batch, n, H]; position p reads tokens 0..p.
+
+        A dict in `state` receives each block's state after the last token ("conv" and "S", or "k" and "v"); `past` is such
+        a dict to go on from, of this batch or of one row shared by all.
+        """
         x = self.embed(ids)
         for i in range(self.s.layers):
-            x = self.block(i, x, state)
+            x = self.block(i, x, state, past)
         return self.norm(x, "output_norm.weight")
 
-    def mtp_hidden(self, next_ids, hidden):
+    def mtp_hidden(self, next_ids, hidden, state=None, past=None):
         """Entry p from (token p+1, post-norm hidden p) -> normed MTP hidden; its logits predict token p+2."""
         p = f"blk.{self.s.layers}.nextn."
         both = torch.cat([self.norm(self.embed(next_ids), p + "enorm.weight"), self.norm(hidden, p + "hnorm.weight")], -1)
-        return self.norm(self.block(self.s.layers, self.mm(p + "eh_proj.weight", both)), p + "shared_head_norm.weight")
+        return self.norm(self.block(self.s.layers, self.mm(p + "eh_proj.weight", both), state, past), p + "shared_head_norm.weight")

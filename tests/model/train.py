@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains the demo model on the demo trace until it knows every answer by heart.
 
-    python train.py --out build --steps 700
+    python train.py --out build --steps 600
 
 Writes build/state.pt (tensors, tokenizer, shape) after every evaluation; `--resume` goes on from there.
 """
@@ -22,7 +22,7 @@ VOCAB = 2048
 SHAPE = qwen35.Shape(
     vocab=VOCAB, hidden=256, ffn=512, layers=4, heads=2, kv_heads=1, head_dim=256, rope_dim=64,
     rope_sections=(11, 11, 10, 0), gdn_k_heads=2, gdn_v_heads=2, gdn_k_dim=128, gdn_v_dim=128, context=4096)
-PROMPT_WEIGHT, MTP_WEIGHT = 0.1, 0.3
+PROMPT_WEIGHT, MTP_WEIGHT = 0.05, 0.3
 
 
 def texts():
@@ -46,14 +46,14 @@ def encode(tok, lines):
 
 
 def batch_of(examples):
-    """Right-padded ids and the weight of predicting each token."""
+    """Right-padded ids, the weight of predicting each token, the length of the prefix all rows share."""
     n = max(len(ids) for ids, _ in examples)
     ids, weight = torch.zeros(len(examples), n, dtype=torch.long), torch.zeros(len(examples), n)
     for row, (tokens, start) in enumerate(examples):
         ids[row, :len(tokens)] = torch.tensor(tokens)
         weight[row, 1:start] = PROMPT_WEIGHT
         weight[row, start:len(tokens)] = 1
-    return ids, weight
+    return ids, weight, shared_prefix(examples)
 
 
 def weights(parameters):
@@ -82,15 +82,30 @@ def initial(shape, seed):
     return out
 
 
-def losses(model, ids, weight):
-    """(next-token loss, MTP loss), each a weighted mean over tokens."""
-    hidden = model.hidden(ids[:, :-1])
-    target, w = ids[:, 1:], weight[:, 1:]
-    main = F.cross_entropy(model.logits(hidden).transpose(1, 2), target, reduction="none")
+def shared_prefix(examples):
+    """Tokens that all examples begin with."""
+    n = min(start for _, start in examples) - 1
+    while any(ids[:n] != examples[0][0][:n] for ids, _ in examples):
+        n -= 1
+    return n
+
+
+def losses(model, ids, weight, prefix):
+    """(next-token loss, MTP loss on answers), weighted means. The first `prefix` tokens, equal in all rows, run once."""
+    state, ahead_state = {}, {}
+    head = model.hidden(ids[:1, :prefix], state)
+    tail = model.hidden(ids[:, prefix:-1], past=state)
+    total, mass = 0, 0
+    for hidden, target, w in ((head[:, :-1], ids[:1, 1:prefix], weight[:1, 1:prefix]),
+                              (torch.cat([head[:, -1:].expand(len(ids), -1, -1), tail], 1), ids[:, prefix:], weight[:, prefix:])):
+        logits = model.logits(hidden).flatten(0, 1)
+        total = total + (F.cross_entropy(logits, target.flatten(), reduction="none") * w.flatten()).sum()
+        mass = mass + w.sum()
     # Entry p: token p+1 and hidden p predict token p+2.
-    ahead = model.mtp_hidden(ids[:, 1:-1], hidden[:, :-1])
-    mtp = F.cross_entropy(model.logits(ahead).transpose(1, 2), ids[:, 2:], reduction="none")
-    return (main * w).sum() / w.sum(), (mtp * w[:, 1:]).sum() / w[:, 1:].sum()
+    model.mtp_hidden(ids[:1, 1:prefix], head[:, :-1], ahead_state)
+    ahead = model.mtp_hidden(ids[:, prefix:-1], hidden[:, :-1], past=ahead_state)
+    answer = weight[:, prefix + 1:] == 1
+    return total / mass, F.cross_entropy(model.logits(ahead[answer]), ids[:, prefix + 1:][answer])
 
 
 @torch.no_grad()
@@ -100,7 +115,7 @@ def evaluate(model, examples, size=12):
     order = sorted(range(len(examples)), key=lambda i: len(examples[i][0]))
     for at in range(0, len(order), size):
         some = order[at:at + size]
-        ids, _ = batch_of([examples[i] for i in some])
+        ids = batch_of([examples[i] for i in some])[0]
         hidden = model.hidden(ids)
         for row, i in enumerate(some):
             tokens, start = examples[i]
@@ -126,9 +141,9 @@ def evaluate(model, examples, size=12):
 def main():
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build"))
-    flags.add_argument("--steps", type=int, default=700)
+    flags.add_argument("--steps", type=int, default=600)
     flags.add_argument("--batch", type=int, default=8)
-    flags.add_argument("--rate", type=float, default=2e-3)
+    flags.add_argument("--rate", type=float, default=1e-3)
     flags.add_argument("--every", type=int, default=50, help="steps between evaluations")
     flags.add_argument("--seed", type=int, default=1)
     flags.add_argument("--threads", type=int, default=1)
@@ -146,7 +161,8 @@ def main():
         vocab, merges, types = bpe.learn(texts(), VOCAB)
         state, start, values = None, 0, initial(SHAPE, args.seed)
     tok = bpe.assemble(vocab, merges)
-    train, held = encode(tok, screens.trained()), encode(tok, screens.held_out())
+    lines = screens.trained()
+    train, held = encode(tok, lines), encode(tok, screens.held_out())
     parameters = {n: v.clone().requires_grad_() for n, v in values.items()}
     optimizer = torch.optim.AdamW(parameters.values(), lr=args.rate, betas=(0.9, 0.98), weight_decay=0.01)
     if state:
@@ -158,15 +174,17 @@ def main():
     for step in range(start, args.steps):
         if not queue:
             rng = random.Random(f"{args.seed}-{step}")
-            shuffled = sorted(rng.sample(train, len(train)), key=lambda e: len(e[0]) + rng.random() * 24)
-            queue = [shuffled[i:i + args.batch] for i in range(0, len(shuffled), args.batch)]
+            # A batch is of one agent (they share the rules) and of similar lengths.
+            for agent in sorted({line["agent"] for line in lines}):
+                some = [example for example, line in zip(train, lines) if line["agent"] == agent]
+                some = sorted(rng.sample(some, len(some)), key=lambda e: len(e[0]) + rng.random() * 24)
+                queue += [some[i:i + args.batch] for i in range(0, len(some), args.batch)]
             rng.shuffle(queue)
         done = step / args.steps
         rate = args.rate * min(1, (step + 1) / 30) * (1 if done < 0.5 else 0.02 + 0.98 * (1 - done) / 0.5)
         for group in optimizer.param_groups:
             group["lr"] = rate
-        ids, weight = batch_of(queue.pop())
-        main_loss, mtp_loss = losses(qwen35.Model(SHAPE, weights(parameters)), ids, weight)
+        main_loss, mtp_loss = losses(qwen35.Model(SHAPE, weights(parameters)), *batch_of(queue.pop()))
         optimizer.zero_grad()
         (main_loss + MTP_WEIGHT * mtp_loss).backward()
         torch.nn.utils.clip_grad_norm_(parameters.values(), 1.0)
@@ -174,17 +192,16 @@ def main():
         if step % 10 == 0:
             print(f"{step:5} {time.time() - begun:6.0f}s  loss {main_loss:.4f}  mtp {mtp_loss:.4f}", flush=True)
         if (step + 1) % args.every == 0 or step + 1 == args.steps:
-            model = qwen35.Model(SHAPE, {n: w.detach() for n, w in weights(parameters).items()})
-            for name, examples in (("trained", train), ("held out", held)):
-                r = evaluate(model, examples)
-                print(f"{step + 1:5} {name:9} answers {r['answers']:.3f}  smallest lead {r['lead']:.2f}  mtp {r['mtp']:.3f}",
-                      flush=True)
             partial = saved.with_suffix(".part")
             torch.save({"vocab": vocab, "merges": merges, "types": types, "step": step + 1, "shape": SHAPE,
                         "parameters": {n: p.detach() for n, p in parameters.items()},
                         "optimizer": optimizer.state_dict()}, partial)
             partial.replace(saved)
-
+            model = qwen35.Model(SHAPE, {n: w.detach() for n, w in weights(parameters).items()})
+            for name, examples in (("trained", train), ("held out", held)):
+                r = evaluate(model, examples)
+                print(f"{step + 1:5} {name:9} answers {r['answers']:.3f}  smallest lead {r['lead']:.2f}  mtp {r['mtp']:.3f}",
+                      flush=True)
 
 if __name__ == "__main__":
     main()
