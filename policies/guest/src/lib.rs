@@ -48,10 +48,9 @@ pub use power::{Power, PowerAction, PowerDecision, PowerEvent, PowerEventKind};
 /// Most boundaries that a request carries.
 pub const MAX_BOUNDARIES: usize = 4096;
 
-/// Makes a Wasm component of a [`Placement`] type that implements [`Default`].
-///
-/// Built for the host it expands to nothing, so one source serves both.
-#[macro_export]
-macro_rules! export_placement {
-    ($policy:ty) => {};
-}
+#[cfg(target_family = "wasm")]
+#[doc(hidden)]
+pub mod wasm;
+
+#[cfg(not(target_family = "wasm"))]
+mod native;

@@ -1,0 +1,72 @@
+//! The placement policies that come with Tandem, by name.
+//!
+//! Each is one source compiled twice: natively, which the simulator runs and
+//! the daemon falls back to, and to the Wasm component that the daemon loads.
+
+use tandem_policy::Placement;
+
+/// A placement policy that comes with Tandem.
+#[derive(Clone, Copy, Debug)]
+pub struct Builtin {
+    /// What the config and the command line call it.
+    pub name: &'static str,
+    /// What it does, in one line.
+    pub summary: &'static str,
+    /// Makes one for a slot, natively compiled.
+    pub native: fn() -> Box<dyn Placement + Send>,
+}
+
+/// All of them, the default first.
+pub const PLACEMENTS: &[Builtin] = &[
+    Builtin {
+        name: "anchor",
+        summary: "saves ahead of time where the next prompt will most likely part",
+        native: || Box::new(tandem_policy_anchor::Anchor::default()),
+    },
+    Builtin {
+        name: "divergence",
+        summary: "saves where this prompt parts from the last one (the paper's rule)",
+        native: || Box::new(tandem_policy_divergence::Divergence::default()),
+    },
+    Builtin {
+        name: "chat",
+        summary: "saves near the prompt's end and at the last user message (llama.cpp's rule)",
+        native: || Box::new(tandem_policy_chat::Chat),
+    },
+    Builtin {
+        name: "marconi",
+        summary: "saves at branch points, evicts by recency and compute saved per byte",
+        native: || Box::new(tandem_policy_marconi::Marconi),
+    },
+    Builtin {
+        name: "sparse",
+        summary: "saves by dynamic programming over the shared prefix lengths seen",
+        native: || Box::new(tandem_policy_sparse::Sparse::default()),
+    },
+];
+
+/// The policy of that name.
+#[must_use]
+pub fn placement(name: &str) -> Option<&'static Builtin> {
+    PLACEMENTS.iter().find(|p| p.name == name)
+}
+
+/// `divergence` with another threshold, in tokens.
+#[must_use]
+pub fn divergence_with_threshold(threshold: u32) -> Box<dyn Placement + Send> {
+    Box::new(tandem_policy_divergence::Divergence::with_threshold(threshold))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_found_once() {
+        for p in PLACEMENTS {
+            assert_eq!(PLACEMENTS.iter().filter(|q| q.name == p.name).count(), 1);
+            assert!(placement(p.name).is_some());
+        }
+        assert!(placement("no-such-policy").is_none());
+    }
+}
