@@ -26,6 +26,8 @@ mod generation;
 mod link;
 mod logits;
 mod mailbox;
+#[cfg(feature = "private-daemon")]
+mod private;
 mod request;
 #[cfg(feature = "async")]
 mod stream;
@@ -34,6 +36,8 @@ pub use client::{Builder, Client, default_socket};
 pub use error::Error;
 pub use generation::{Answer, Canceller, Event, Generation, Token};
 pub use logits::LogitsRow;
+#[cfg(feature = "private-daemon")]
+pub use private::{PrivateBuilder, PrivateDaemon, PrivateError};
 pub use request::{ChatMessage, Request, RequestError};
 pub use tandem_ipc::client::ConnectError;
 pub use tandem_ipc::handshake::{Goodbye, Refusal};

@@ -1,5 +1,8 @@
 //! The SDK against a daemon that echoes, over the real rings.
 
+// A failed unwrap is a failed test.
+#![allow(clippy::unwrap_used)]
+
 #[path = "../../../ipc/tests/echo/mod.rs"]
 mod echo;
 
