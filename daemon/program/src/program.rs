@@ -42,9 +42,9 @@ pub enum Fault {
         /// The tensor.
         tensor: Tensor,
     },
-    /// A tensor reaches past its buffer or is not made of whole blocks.
+    /// A tensor reaches past its buffer, or its rows are empty or not made of whole blocks.
     #[error(
-        "{role} {tensor} does not fit its buffer of {bytes} bytes, is misaligned, or its rows are no whole blocks"
+        "{role} {tensor} does not fit its buffer of {bytes} bytes, is misaligned, or its rows are empty or no whole blocks"
     )]
     Bounds {
         /// Which operand.
@@ -104,7 +104,7 @@ impl Checker<'_> {
     fn bounds(&self, role: &'static str, t: &Tensor, write: bool) -> Result<(), Fault> {
         let info = (self.lookup)(t.buffer).ok_or(Fault::NoBuffer { role, tensor: *t })?;
         let fault = Fault::Bounds { role, tensor: *t, bytes: info.bytes };
-        if t.stride < t.width {
+        if t.width == 0 || t.stride < t.width {
             return Err(fault);
         }
         let align = match t.dtype {

@@ -13,10 +13,11 @@ pub struct Q8 {
     pub sums: Vec<i32>,
 }
 
-/// `x / d` to the nearest signed byte, ties to even; 0 where `d` is 0. Values that are not
-/// finite give unspecified bytes, never a fault.
+/// `x / d` to the nearest integer, ties to even, 0 where `d` is 0. Kept within -127 to 127:
+/// where `d` is subnormal and coarse the quotient can be larger, and byte products count on
+/// -128 never coming up. Values that are not finite give unspecified bytes, never a fault.
 fn to_byte(x: f32, d: f32) -> i8 {
-    if d == 0.0 { 0 } else { (x / d).round_ties_even() as i8 }
+    if d == 0.0 { 0 } else { (x / d).round_ties_even().clamp(-127.0, 127.0) as i8 }
 }
 
 fn largest(block: &[f32]) -> f32 {
@@ -58,4 +59,20 @@ pub fn q8k_256(x: &[f32], out: &mut Q8) {
 /// To half and back, nearest even.
 pub fn round_f16(x: f32) -> f32 {
     f16::from_f32(x).to_f32()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The smallest subnormals: `d` rounds to one unit and the quotient to 190.
+    #[test]
+    fn bytes_of_subnormal_blocks_stay_within_127() {
+        let x = [-190.0 * f32::from_bits(1); 256];
+        let mut out = Q8::default();
+        q8_32(&x, &mut out);
+        assert!(out.q.iter().all(|q| *q == -127), "{:?}", out.q);
+        q8k_256(&x, &mut out);
+        assert!(out.q.iter().all(|q| *q == -127), "{:?}", out.q);
+    }
 }
