@@ -1,0 +1,324 @@
+//! Weight panels: eight rows of a quantized matrix, unpacked so that a vector lane is a row.
+//!
+//! ```text
+//! unit (32 values) ─▶ │ values 0-3 of rows 0..8 │ values 4-7 of rows 0..8 │ … │ 28-31 │
+//!                       32 bytes                   32 bytes                   (8 vectors)
+//! ```
+//!
+//! Bytes are unsigned; what a format subtracts from them is taken off the integer sums
+//! (`offset * sum(x)`, which the activations carry). `Q8_0` becomes two planes of nibbles
+//! (`w + 128 = 16 * high + low`), so that no format's products overflow 16 bits: the high
+//! plane of a unit comes first, then the low one.
+//!
+//! A panel is made once for a group of columns. It is also the layout to repack weights to
+//! at load: the product kernels read nothing else.
+
+use super::simd::{Simd, WIDTH};
+use tandem_program::DType;
+
+/// Values of each row that a panel holds at most.
+pub(crate) const PANEL_VALUES: usize = 1024;
+
+const UNITS: usize = PANEL_VALUES / 32;
+
+/// See the module.
+#[repr(C, align(64))]
+pub(crate) struct Panel {
+    /// Unit by unit; twice as many vectors for `Q8_0`.
+    pub(super) bytes: [[u8; 256]; UNITS * 2],
+    /// Block scales, lane by lane.
+    pub(super) scales: [[f32; WIDTH]; UNITS],
+    /// Block minima of the formats that have them.
+    pub(super) minima: [[f32; WIDTH]; UNITS],
+    /// Integer scales: one a unit (`Q4_K`, `Q5_K`) or two (`Q6_K`), each twice as `i16`.
+    pub(super) factors: [[i32; WIDTH]; UNITS * 2],
+    /// Pairs of integer minima (`Q4_K`, `Q5_K`: of units 2p and 2p + 1) or of integer scales
+    /// (`Q6_K`: of the two halves of a unit).
+    pub(super) pairs: [[i32; WIDTH]; UNITS],
+}
+
+impl Panel {
+    /// An empty panel on the heap.
+    pub(crate) fn boxed() -> Box<Panel> {
+        // SAFETY: all fields are plain numbers, for which zero bytes are a value; the
+        // allocation has the type's own layout.
+        unsafe {
+            let layout = std::alloc::Layout::new::<Panel>();
+            let p = std::alloc::alloc_zeroed(layout).cast::<Panel>();
+            if p.is_null() {
+                std::alloc::handle_alloc_error(layout);
+            }
+            Box::from_raw(p)
+        }
+    }
+}
+
+/// Fills the panel from `blocks` blocks of each row. `rows` point at the first of them.
+#[inline(always)]
+pub(super) unsafe fn unpack<S: Simd>(
+    dtype: DType,
+    rows: &[*const u8; WIDTH],
+    blocks: usize,
+    panel: &mut Panel,
+) {
+    // SAFETY: each row holds `blocks` blocks of `dtype`, `blocks * block_len` is at most
+    // `PANEL_VALUES`.
+    unsafe {
+        for b in 0..blocks {
+            let mut at = *rows;
+            for row in &mut at {
+                *row = row.add(b * dtype.block_bytes());
+            }
+            match dtype {
+                DType::Q4_0 => nibbles_32::<S>(&at, b, 2, false, panel),
+                DType::Q4_1 => nibbles_32::<S>(&at, b, 4, true, panel),
+                DType::Q5_0 => fives_32::<S>(&at, b, panel),
+                DType::Q8_0 => bytes_32::<S>(&at, b, panel),
+                DType::Q4_K => {
+                    scales_256::<S>(&at, b, panel);
+                    nibbles_256::<S>(&at, b, 16, None, panel);
+                }
+                DType::Q5_K => {
+                    scales_256::<S>(&at, b, panel);
+                    nibbles_256::<S>(&at, b, 48, Some(16), panel);
+                }
+                DType::Q6_K => sixes_256::<S>(&at, b, panel),
+                DType::F32 | DType::F16 | DType::BF16 => {}
+            }
+        }
+    }
+}
+
+/// Stores vector `j` of unit `unit`.
+#[inline(always)]
+unsafe fn put<S: Simd>(panel: &mut Panel, unit: usize, j: usize, v: S::I) {
+    // SAFETY: a unit has eight vectors; the caller's `unit` and `j` lie in the panel.
+    unsafe { S::store_i(panel.bytes[unit].as_mut_ptr().add(32 * j).cast(), v) }
+}
+
+#[inline(always)]
+unsafe fn low<S: Simd>(v: S::I) -> S::I {
+    // SAFETY: arithmetic only.
+    unsafe { S::and(v, S::splat_i(0x0f0f_0f0f)) }
+}
+
+#[inline(always)]
+unsafe fn high<S: Simd>(v: S::I) -> S::I {
+    // SAFETY: arithmetic only.
+    unsafe { low::<S>(S::shr::<4>(v)) }
+}
+
+#[inline(always)]
+unsafe fn nibbles_32<S: Simd>(
+    rows: &[*const u8; WIDTH],
+    b: usize,
+    start: usize,
+    minimum: bool,
+    panel: &mut Panel,
+) {
+    // SAFETY: each row holds a block: the scale, perhaps a minimum, 16 bytes from `start`.
+    unsafe {
+        let head = S::dwords(rows, 0);
+        S::store(panel.scales[b].as_mut_ptr(), S::low_f16(head));
+        if minimum {
+            S::store(panel.minima[b].as_mut_ptr(), S::low_f16(S::shr::<16>(head)));
+        }
+        for (j, v) in S::transpose(rows, start).into_iter().enumerate() {
+            put::<S>(panel, b, j, low::<S>(v));
+            put::<S>(panel, b, j + 4, high::<S>(v));
+        }
+    }
+}
+
+/// Bits `4 * j ..` of each lane as bit 4 of its four bytes.
+#[inline(always)]
+unsafe fn fifth_bits<S: Simd>(bits: S::I) -> S::I {
+    // SAFETY: arithmetic only.
+    unsafe {
+        let t = S::and(bits, S::splat_i(15));
+        let spread = S::or(S::or(t, S::shl::<7>(t)), S::or(S::shl::<14>(t), S::shl::<21>(t)));
+        S::shl::<4>(S::and(spread, S::splat_i(0x0101_0101)))
+    }
+}
+
+#[inline(always)]
+unsafe fn fives_32<S: Simd>(rows: &[*const u8; WIDTH], b: usize, panel: &mut Panel) {
+    // SAFETY: each row holds a block of 22 bytes: scale, 4 bytes of high bits, nibbles.
+    unsafe {
+        S::store(panel.scales[b].as_mut_ptr(), S::low_f16(S::dwords(rows, 0)));
+        let bits = S::dwords(rows, 2);
+        let fifth = [
+            fifth_bits::<S>(bits),
+            fifth_bits::<S>(S::shr::<4>(bits)),
+            fifth_bits::<S>(S::shr::<8>(bits)),
+            fifth_bits::<S>(S::shr::<12>(bits)),
+            fifth_bits::<S>(S::shr::<16>(bits)),
+            fifth_bits::<S>(S::shr::<20>(bits)),
+            fifth_bits::<S>(S::shr::<24>(bits)),
+            fifth_bits::<S>(S::shr::<28>(bits)),
+        ];
+        for (j, v) in S::transpose(rows, 6).into_iter().enumerate() {
+            put::<S>(panel, b, j, S::or(low::<S>(v), fifth[j]));
+            put::<S>(panel, b, j + 4, S::or(high::<S>(v), fifth[j + 4]));
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn bytes_32<S: Simd>(rows: &[*const u8; WIDTH], b: usize, panel: &mut Panel) {
+    // SAFETY: each row holds a block of 34 bytes: scale, 32 bytes.
+    unsafe {
+        S::store(panel.scales[b].as_mut_ptr(), S::low_f16(S::dwords(rows, 0)));
+        for half in 0..2 {
+            let bytes = S::transpose(rows, 2 + 16 * half);
+            for (j, v) in bytes.into_iter().enumerate() {
+                let v = S::xor(v, S::splat_i(0x8080_8080u32 as i32));
+                put::<S>(panel, 2 * b, 4 * half + j, high::<S>(v));
+                put::<S>(panel, 2 * b + 1, 4 * half + j, low::<S>(v));
+            }
+        }
+    }
+}
+
+/// Byte `N / 8` of each lane, twice as `i16`.
+#[inline(always)]
+unsafe fn factor<S: Simd, const N: i32>(v: S::I) -> S::I {
+    // SAFETY: arithmetic only.
+    unsafe {
+        let byte = S::and(S::shr::<N>(v), S::splat_i(0xff));
+        S::or(byte, S::shl::<16>(byte))
+    }
+}
+
+/// Bytes 0 and 1 of each lane as two `i16`.
+#[inline(always)]
+unsafe fn pair<S: Simd>(v: S::I) -> S::I {
+    // SAFETY: arithmetic only.
+    unsafe { S::or(S::and(v, S::splat_i(0xff)), S::shl::<8>(S::and(v, S::splat_i(0xff00)))) }
+}
+
+/// The 16-byte head of a `Q4_K` or `Q5_K` block; packing as in `scalar::weight::scale_min_k4`.
+#[inline(always)]
+unsafe fn scales_256<S: Simd>(rows: &[*const u8; WIDTH], b: usize, panel: &mut Panel) {
+    // SAFETY: each row holds a block that begins with the 16 bytes read.
+    unsafe {
+        let [head, a, m, c] = S::transpose(rows, 0);
+        S::store(panel.scales[b].as_mut_ptr(), S::low_f16(head));
+        S::store(panel.minima[b].as_mut_ptr(), S::low_f16(S::shr::<16>(head)));
+        let six = S::splat_i(0x3f3f_3f3f);
+        let top = S::splat_i(0x3030_3030);
+        let scales = [S::and(a, six), S::or(low::<S>(c), S::and(S::shr::<2>(a), top))];
+        let minima = [S::and(m, six), S::or(high::<S>(c), S::and(S::shr::<2>(m), top))];
+        for h in 0..2 {
+            let f = [
+                factor::<S, 0>(scales[h]),
+                factor::<S, 8>(scales[h]),
+                factor::<S, 16>(scales[h]),
+                factor::<S, 24>(scales[h]),
+            ];
+            for (i, f) in f.into_iter().enumerate() {
+                S::store_i(panel.factors[b * 8 + h * 4 + i].as_mut_ptr(), f);
+            }
+            let p = [pair::<S>(minima[h]), pair::<S>(S::shr::<16>(minima[h]))];
+            for (i, p) in p.into_iter().enumerate() {
+                S::store_i(panel.pairs[b * 4 + h * 2 + i].as_mut_ptr(), p);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn nibbles_256<S: Simd>(
+    rows: &[*const u8; WIDTH],
+    b: usize,
+    start: usize,
+    fifth: Option<usize>,
+    panel: &mut Panel,
+) {
+    // SAFETY: each row holds a block with 128 bytes of nibbles from `start` and, where
+    // `fifth` says so, 32 bytes of fifth bits.
+    unsafe {
+        let mut bits = [S::splat_i(0); 8];
+        if let Some(at) = fifth {
+            let (x, y) = (S::transpose(rows, at), S::transpose(rows, at + 16));
+            for j in 0..4 {
+                bits[j] = x[j];
+                bits[j + 4] = y[j];
+            }
+        }
+        let one = S::splat_i(0x0101_0101);
+        for g in 0..4 {
+            for half in 0..2 {
+                let bytes = S::transpose(rows, start + 32 * g + 16 * half);
+                for (j, v) in bytes.into_iter().enumerate() {
+                    let j = 4 * half + j;
+                    let (mut first, mut second) = (low::<S>(v), high::<S>(v));
+                    if fifth.is_some() {
+                        first = S::or(first, S::shl::<4>(S::and(bits[j], one)));
+                        second = S::or(second, S::shl::<4>(S::and(S::shr::<1>(bits[j]), one)));
+                        bits[j] = S::shr::<2>(bits[j]);
+                    }
+                    put::<S>(panel, b * 8 + 2 * g, j, first);
+                    put::<S>(panel, b * 8 + 2 * g + 1, j, second);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn sixes_256<S: Simd>(rows: &[*const u8; WIDTH], b: usize, panel: &mut Panel) {
+    // SAFETY: each row holds a block of 210 bytes: 128 of low bits, 64 of high bits, 16
+    // scales, and the f16 scale at 208, read with the two bytes before it.
+    unsafe {
+        let d = S::low_f16(S::shr::<16>(S::dwords(rows, 206)));
+        S::store(panel.scales[b].as_mut_ptr(), d);
+        for (i, v) in S::transpose(rows, 192).into_iter().enumerate() {
+            let signed = [
+                signed_factor::<S, 24>(v),
+                signed_factor::<S, 16>(v),
+                signed_factor::<S, 8>(v),
+                signed_factor::<S, 0>(v),
+            ];
+            for (j, f) in signed.into_iter().enumerate() {
+                S::store_i(panel.factors[b * 16 + i * 4 + j].as_mut_ptr(), f);
+            }
+            for j in 0..2 {
+                let mask = S::splat_i(0xffff);
+                let p = S::or(S::and(signed[2 * j], mask), S::shl::<16>(S::and(signed[2 * j + 1], mask)));
+                S::store_i(panel.pairs[b * 8 + i * 2 + j].as_mut_ptr(), p);
+            }
+        }
+        let two = S::splat_i(0x0303_0303);
+        for n in 0..2 {
+            for half in 0..2 {
+                let tops = S::transpose(rows, 128 + 32 * n + 16 * half);
+                let near = S::transpose(rows, 64 * n + 16 * half);
+                let far = S::transpose(rows, 64 * n + 32 + 16 * half);
+                for i in 0..4 {
+                    let j = half * 4 + i;
+                    let unit = b * 8 + n * 4;
+                    let h = tops[i];
+                    let h0 = S::shl::<4>(S::and(h, two));
+                    let h1 = S::shl::<4>(S::and(S::shr::<2>(h), two));
+                    let h2 = S::shl::<4>(S::and(S::shr::<4>(h), two));
+                    let h3 = S::shl::<4>(S::and(S::shr::<6>(h), two));
+                    put::<S>(panel, unit, j, S::or(low::<S>(near[i]), h0));
+                    put::<S>(panel, unit + 1, j, S::or(low::<S>(far[i]), h1));
+                    put::<S>(panel, unit + 2, j, S::or(high::<S>(near[i]), h2));
+                    put::<S>(panel, unit + 3, j, S::or(high::<S>(far[i]), h3));
+                }
+            }
+        }
+    }
+}
+
+/// The signed byte that `N` shifts to the top of its lane, twice as `i16`.
+#[inline(always)]
+unsafe fn signed_factor<S: Simd, const N: i32>(v: S::I) -> S::I {
+    // SAFETY: arithmetic only.
+    unsafe {
+        let wide = S::sar::<24>(S::shl::<N>(v));
+        S::or(S::and(wide, S::splat_i(0xffff)), S::shl::<16>(wide))
+    }
+}

@@ -1,0 +1,255 @@
+//! Device memory, and the step from validated tensors to raw pointers.
+//!
+//! [`Program::validate`](tandem_program::Program::validate) proves, before an op runs, that
+//! every view lies inside its buffer, is aligned for its type, and that no output overlaps an
+//! input (save the very same view, where the op works in place) or another output. A
+//! [`View`] is what is left after that proof.
+
+use crate::kernels::{Cell, Matrix};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::collections::HashMap;
+use std::ptr::NonNull;
+use tandem_program::{BufferId, BufferInfo, DType, DeviceError, Region, Tensor};
+
+/// Buffers start on a cache line.
+const ALIGN: usize = 64;
+
+/// Zeroed memory that costs nothing until it is touched.
+struct Own {
+    base: NonNull<u8>,
+    layout: Layout,
+    len: usize,
+}
+
+impl Own {
+    fn new(len: usize) -> Option<Own> {
+        // Not `ALIGN` in the layout: the system allocator zeroes over-aligned memory by
+        // hand, which would touch every page.
+        let layout = Layout::from_size_align(len.checked_add(ALIGN)?, 16).ok()?;
+        // SAFETY: the size is at least `ALIGN`.
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(Own { base, layout, len })
+    }
+
+    fn start(&self) -> *mut u8 {
+        let base = self.base.as_ptr();
+        base.wrapping_add(base.align_offset(ALIGN))
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout, freed nowhere else.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) }
+    }
+}
+
+enum Memory {
+    Own(Own),
+    Imported {
+        /// Keeps the bytes alive.
+        _region: Region,
+        start: *const u8,
+        len: usize,
+    },
+}
+
+impl Memory {
+    fn len(&self) -> usize {
+        match self {
+            Memory::Own(own) => own.len,
+            Memory::Imported { len, .. } => *len,
+        }
+    }
+
+    fn start(&self) -> *mut u8 {
+        match self {
+            Memory::Own(own) => own.start(),
+            Memory::Imported { start, .. } => start.cast_mut(),
+        }
+    }
+}
+
+/// All buffers of a device.
+pub(crate) struct Store {
+    buffers: HashMap<BufferId, Memory>,
+    next: u32,
+    used: u64,
+    limit: u64,
+}
+
+// SAFETY: the pointers are to memory the store owns or keeps alive through a `Send + Sync`
+// region; nothing is tied to a thread.
+unsafe impl Send for Store {}
+// SAFETY: shared access only looks up addresses.
+unsafe impl Sync for Store {}
+
+impl Store {
+    pub(crate) fn new(limit: u64) -> Self {
+        Store { buffers: HashMap::new(), next: 1, used: 0, limit }
+    }
+
+    fn insert(&mut self, memory: Memory) -> BufferId {
+        let id = BufferId(self.next);
+        self.next += 1;
+        self.buffers.insert(id, memory);
+        id
+    }
+
+    pub(crate) fn create(&mut self, bytes: u64) -> Result<BufferId, DeviceError> {
+        let refused =
+            DeviceError::OutOfMemory { device: "cpu".into(), bytes, used: self.used, limit: self.limit };
+        let Some(used) = self.used.checked_add(bytes).filter(|u| *u <= self.limit) else {
+            return Err(refused);
+        };
+        let Some(own) = usize::try_from(bytes).ok().and_then(Own::new) else {
+            return Err(refused);
+        };
+        self.used = used;
+        Ok(self.insert(Memory::Own(own)))
+    }
+
+    /// Keeps the region in place where it is aligned for the widest float type (mapped files
+    /// are), else copies it.
+    pub(crate) fn import(&mut self, region: Region) -> Result<BufferId, DeviceError> {
+        let bytes = (*region).as_ref();
+        let (start, len) = (bytes.as_ptr(), bytes.len());
+        if start.align_offset(align_of::<f32>()) == 0 {
+            return Ok(self.insert(Memory::Imported { _region: region, start, len }));
+        }
+        let id = self.create(len as u64)?;
+        self.write(id, 0, bytes)?;
+        Ok(id)
+    }
+
+    pub(crate) fn destroy(&mut self, id: BufferId) -> Result<(), DeviceError> {
+        match self.buffers.remove(&id) {
+            None => Err(DeviceError::NoBuffer(id.0)),
+            Some(memory) => {
+                if let Memory::Own(own) = &memory {
+                    self.used -= own.len as u64;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn used(&self) -> u64 {
+        self.used
+    }
+
+    pub(crate) fn info(&self, id: BufferId) -> Option<BufferInfo> {
+        let memory = self.buffers.get(&id)?;
+        Some(BufferInfo { bytes: memory.len() as u64, read_only: matches!(memory, Memory::Imported { .. }) })
+    }
+
+    fn range(
+        &self,
+        id: BufferId,
+        access: &'static str,
+        offset: u64,
+        len: usize,
+    ) -> Result<*mut u8, DeviceError> {
+        let memory = self.buffers.get(&id).ok_or(DeviceError::NoBuffer(id.0))?;
+        let read_only = matches!(memory, Memory::Imported { .. });
+        let size = memory.len() as u64;
+        match offset.checked_add(len as u64) {
+            Some(end) if end <= size && !(read_only && access == "write") => {
+                Ok(memory.start().wrapping_add(offset as usize))
+            }
+            _ => Err(DeviceError::Access { buffer: id.0, access, offset, len: len as u64, size, read_only }),
+        }
+    }
+
+    pub(crate) fn write(&mut self, id: BufferId, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        let to = self.range(id, "write", offset, bytes.len())?;
+        // SAFETY: `range` showed that the bytes lie in a buffer of our own; `bytes` is
+        // borrowed from elsewhere, no slice of a buffer is ever handed out.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        Ok(())
+    }
+
+    pub(crate) fn read(&self, id: BufferId, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        let from = self.range(id, "read", offset, bytes.len())?;
+        // SAFETY: as in `write`.
+        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// The view of a tensor that [`Program::validate`](tandem_program::Program::validate)
+    /// accepted.
+    pub(crate) fn view(&self, t: &Tensor) -> Result<View, DeviceError> {
+        let memory = self.buffers.get(&t.buffer).ok_or(DeviceError::NoBuffer(t.buffer.0))?;
+        let step = t.dtype.bytes_of(u64::from(t.stride)).unwrap_or(0);
+        Ok(View {
+            start: memory.start().wrapping_add(t.offset as usize),
+            step: step as usize,
+            rows: t.rows as usize,
+            width: t.width as usize,
+            dtype: t.dtype,
+        })
+    }
+}
+
+/// A tensor in memory. Making one or asking for a row's address is safe; using the address
+/// is not, and rests on validation.
+#[derive(Clone, Copy)]
+pub(crate) struct View {
+    start: *mut u8,
+    /// Bytes from row to row.
+    step: usize,
+    pub(crate) rows: usize,
+    pub(crate) width: usize,
+    pub(crate) dtype: DType,
+}
+
+// SAFETY: an address and its shape; the op that dereferences it splits rows between threads.
+unsafe impl Send for View {}
+// SAFETY: as above.
+unsafe impl Sync for View {}
+
+impl View {
+    /// Address of row `r`.
+    pub(crate) fn row_bytes(&self, r: usize) -> *mut u8 {
+        debug_assert!(r < self.rows);
+        self.start.wrapping_add(r * self.step)
+    }
+
+    /// Address of f32 row `r`.
+    pub(crate) fn row(&self, r: usize) -> *mut f32 {
+        debug_assert_eq!(self.dtype, DType::F32);
+        self.row_bytes(r).cast()
+    }
+
+    /// Values from row to row of an f32 view.
+    pub(crate) fn stride(&self) -> usize {
+        self.step / size_of::<f32>()
+    }
+
+    /// The rows `first .. first + rows` of a float view, and of those the values
+    /// `skip .. skip + width`.
+    pub(crate) fn matrix(&self, first: usize, rows: usize, skip: usize, width: usize) -> Matrix {
+        debug_assert!(first + rows <= self.rows && skip + width <= self.width);
+        Matrix {
+            start: self.start.wrapping_add(first * self.step + skip * self.dtype.block_bytes()),
+            step: self.step,
+            cell: match self.dtype {
+                DType::F16 => Cell::F16,
+                DType::BF16 => Cell::BF16,
+                _ => Cell::F32,
+            },
+            rows,
+            width,
+        }
+    }
+}
+
+/// Copies `n` values of `size` bytes.
+///
+/// # Safety
+///
+/// Both addresses are valid for that many bytes and do not overlap.
+pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, n: usize, size: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, n * size) }
+}
