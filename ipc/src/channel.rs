@@ -151,7 +151,7 @@ impl<M: Message> Receiver<M> {
     /// announced. Returns false when the caller may sleep until the doorbell.
     pub(crate) fn settle(&mut self) -> bool {
         self.consumer.wake();
-        let consumer = &self.consumer;
+        let consumer = &mut self.consumer;
         self.spin.until(|| consumer.has_news()) || !self.consumer.sleep()
     }
 }

@@ -259,12 +259,11 @@ pub fn recv_wait(
             Wake::Bell => on_bell(),
             Wake::Timeout => return Ok(receiver.take()?),
             Wake::LifeLine => {
-                let farewell = link.farewell();
-                // What it sent before it went still counts.
+                // What it sent before it went still counts, and comes first.
                 if let Some(message) = receiver.take()? {
                     return Ok(Some(message));
                 }
-                if let Some(lost) = farewell {
+                if let Some(lost) = link.farewell() {
                     return Err(lost.into());
                 }
             }

@@ -72,6 +72,9 @@ pub struct GenerateRequest {
     pub enable_thinking: bool,
 }
 
+/// A field's name, value, test and range in words.
+type FloatRange = (&'static str, Option<f32>, fn(f32) -> bool, &'static str);
+
 /// Largest `top_logprobs`.
 pub const MAX_TOP_LOGPROBS: u8 = 20;
 /// Most stop strings in a request.
@@ -115,7 +118,7 @@ impl GenerateRequest {
         if self.max_tokens == Some(0) {
             return Err(InvalidRequest::new("max_tokens", "0", "1 or more"));
         }
-        let floats: [(&'static str, Option<f32>, fn(f32) -> bool, &'static str); 4] = [
+        let floats: [FloatRange; 4] = [
             ("temperature", self.temperature, |t| (0.0..=100.0).contains(&t), "0 to 100"),
             ("top_p", self.top_p, |p| p > 0.0 && p <= 1.0, "above 0, at most 1"),
             ("min_p", self.min_p, |p| (0.0..=1.0).contains(&p), "0 to 1"),

@@ -51,6 +51,17 @@ pub enum Corrupt {
         /// Which of the two the peer supplied, `write` or `read`.
         peer_wrote: &'static str,
     },
+    /// The peer took a frame back that it had announced.
+    #[error(
+        "{ring} ring: write index went back to {write}, the read index, after more had been announced; \
+         drop the connection"
+    )]
+    TakenBack {
+        /// Which ring, `request` or `response`.
+        ring: &'static str,
+        /// The write index found.
+        write: u64,
+    },
     /// A frame's length word is impossible.
     #[error(
         "{ring} ring: frame at index {at} has length word {word:#018x}, allowed are 1..={cap} bytes \
@@ -246,6 +257,9 @@ pub struct Consumer<O, P> {
     read: u64,
     /// The last write index loaded; never ahead of the peer's true one.
     write: u64,
+    /// A look outside `take` saw a frame. Without this a peer that flips its
+    /// index could keep a reader looking forever.
+    announced: bool,
     sleep: u64,
     rung: u64,
     failed: Option<Corrupt>,
@@ -262,6 +276,7 @@ impl<O: WordsMut, P: Words> Consumer<O, P> {
             capacity: capacity as u64,
             read: 0,
             write: 0,
+            announced: false,
             sleep: 0,
             rung: 0,
             failed: None,
@@ -299,7 +314,7 @@ impl<O: WordsMut, P: Words> Consumer<O, P> {
         self.sleep = next_odd(self.sleep);
         self.own.store(SLEEP_AT, self.sleep, Ordering::Relaxed);
         self.own.fence();
-        if self.peer.load(WRITE_AT, Ordering::Relaxed) == self.read {
+        if !self.has_news() {
             return true;
         }
         self.wake();
@@ -314,9 +329,11 @@ impl<O: WordsMut, P: Words> Consumer<O, P> {
         }
     }
 
-    /// Whether something changed in the ring, for a brief spin before sleeping.
-    pub fn has_news(&self) -> bool {
-        self.peer.load(WRITE_AT, Ordering::Relaxed) != self.read
+    /// Whether something changed in the ring since the last frame taken.
+    pub fn has_news(&mut self) -> bool {
+        let news = self.peer.load(WRITE_AT, Ordering::Relaxed) != self.read;
+        self.announced |= news;
+        news
     }
 
     fn take(&mut self, out: &mut Vec<u8>) -> Result<Option<u64>, Corrupt> {
@@ -333,10 +350,14 @@ impl<O: WordsMut, P: Words> Consumer<O, P> {
                 });
             }
             self.write = write;
+            if used == 0 && self.announced {
+                return Err(Corrupt::TakenBack { ring: self.ring.name(), write });
+            }
             if used == 0 {
                 return Ok(None);
             }
         }
+        self.announced = false;
         let available = self.write.wrapping_sub(self.read);
         let at = data_word(self.read, self.capacity);
         let word = self.peer.load(at, Ordering::Relaxed);

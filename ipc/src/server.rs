@@ -14,7 +14,9 @@
 //! | `Connection::doorbell` | readable, edge-triggered | `recv` until `None`; retry sends that were full |
 //! | `Connection::life_line` | `EPOLLRDHUP`, edge-triggered | `check_alive` |
 //!
-//! With level triggering, call `clear_doorbell` first.
+//! With level triggering, call `clear_doorbell` first. A client may send as fast
+//! as it is read: take a bounded number of messages a turn and come back to it
+//! after the others.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

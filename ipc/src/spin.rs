@@ -28,7 +28,7 @@ impl Default for Spin {
 
 impl Spin {
     /// Waits a moment for `news`, and returns whether it came.
-    pub(crate) fn until(&mut self, news: impl Fn() -> bool) -> bool {
+    pub(crate) fn until(&mut self, mut news: impl FnMut() -> bool) -> bool {
         if news() {
             return true;
         }

@@ -1,5 +1,8 @@
 //! A client and a daemon over a real socket.
 
+// A failed unwrap is a failed test.
+#![allow(clippy::unwrap_used)]
+
 mod echo;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -175,6 +178,22 @@ fn a_daemon_that_stops_says_goodbye() {
     let mut client = connected(&daemon, "app");
     daemon.wait_for(|seen| matches!(seen, Seen::Connected { .. }));
     drop(daemon);
+    match client.recv_wait(Some(TIMEOUT)) {
+        Err(WaitError::Lost(Lost::Goodbye(Goodbye::ShuttingDown { .. }))) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_a_stopping_daemon_sent_comes_before_its_goodbye() {
+    let folder = folder();
+    let daemon = EchoDaemon::start(folder.path().join("s"), EchoConfig::default());
+    let mut client = connected(&daemon, "app");
+    assert!(client.recv().unwrap().is_none());
+    client.send(&generate(1, "last words")).unwrap();
+    client.link().wait(Some(TIMEOUT)).unwrap();
+    drop(daemon);
+    assert_eq!(answer(&mut client).0, ["last", "words"]);
     match client.recv_wait(Some(TIMEOUT)) {
         Err(WaitError::Lost(Lost::Goodbye(Goodbye::ShuttingDown { .. }))) => {}
         other => panic!("{other:?}"),

@@ -1,9 +1,14 @@
 //! A client that writes what it likes into everything it holds.
 
+// A failed unwrap is a failed test.
+#![allow(clippy::unwrap_used)]
+
 mod echo;
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use echo::{EchoConfig, EchoDaemon, Seen};
@@ -15,11 +20,14 @@ use rustix::net::{
 };
 use tandem_ipc::channel::RecvError;
 use tandem_ipc::client::Connection as Client;
-use tandem_ipc::layout::{DATA_AT, READ_AT, ROOM_AT, SLEEP_AT, WORD, WRITE_AT, frame_cap, region_bytes};
+use tandem_ipc::layout::{
+    DATA_AT, Direction, READ_AT, ROOM_AT, SLEEP_AT, WORD, WRITE_AT, frame_cap, region_bytes,
+};
 use tandem_ipc::message::{ClientMessage, ServerMessage};
 use tandem_ipc::peer::PeerCredentials;
-use tandem_ipc::ring::Corrupt;
+use tandem_ipc::ring::{Consumer, Corrupt};
 use tandem_ipc::server::{ClientEnds, Connection, RingSizes};
+use tandem_ipc::words::{Words, WordsMut};
 
 const RINGS: RingSizes = RingSizes { request: 4096, response: 4096 };
 
@@ -145,6 +153,36 @@ fn a_client_can_not_make_the_daemon_block_on_a_doorbell() {
         assert!(server.recv().unwrap().is_none());
         server.link().clear_doorbell().unwrap();
     }
+}
+
+/// A region whose write index is there at every second look.
+#[derive(Default)]
+struct Flipping {
+    looks: AtomicU64,
+}
+
+impl Words for Flipping {
+    fn load(&self, at: usize, _: Ordering) -> u64 {
+        let look = self.looks.fetch_add(u64::from(at == WRITE_AT), Ordering::Relaxed);
+        if at == WRITE_AT { look % 2 * 16 } else { 0 }
+    }
+
+    fn fence(&self) {}
+}
+
+impl WordsMut for Flipping {
+    fn store(&self, _: usize, _: u64, _: Ordering) {}
+}
+
+#[test]
+fn an_index_that_flips_can_not_keep_the_reader_looking() {
+    let peer = Arc::new(Flipping::default());
+    let mut consumer = Consumer::new(Direction::Request, 4096, Arc::new(Flipping::default()), peer);
+    let mut out = Vec::new();
+    assert_eq!(consumer.pop(&mut out), Ok(None));
+    assert!(!consumer.sleep(), "the second look sees a frame");
+    let taken_back = Corrupt::TakenBack { ring: "request", write: 0 };
+    assert_eq!(consumer.pop(&mut out), Err(taken_back));
 }
 
 #[test]

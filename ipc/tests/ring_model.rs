@@ -2,6 +2,9 @@
 //! and one consumer, and every value a weakly ordered load may return. The code
 //! under test is `tandem_ipc::ring` itself, on loom's atomics.
 
+// A failed unwrap is a failed test.
+#![allow(clippy::unwrap_used)]
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
