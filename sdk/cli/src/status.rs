@@ -1,0 +1,173 @@
+//! `tandem status`: what the daemon does now.
+
+use crate::failure::Failure;
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::io::Write;
+use std::path::PathBuf;
+use tandem_sdk::Client;
+
+/// Shows what a running daemon does now.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Socket of the daemon. Default: $TANDEM_SOCKET, else the user's daemon, else the system's.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Print the daemon's own JSON object: `device`, `model`, `clients`, `memory` (bytes by
+    /// purpose), `power`, `counters`, and more.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Connects to a running daemon.
+pub(crate) fn connect(socket: Option<&PathBuf>, app: &str) -> Result<Client, Failure> {
+    let socket = socket.cloned().unwrap_or_else(tandem_sdk::default_socket);
+    Ok(Client::builder(socket).app(app).connect()?)
+}
+
+pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
+    let status = connect(args.socket.as_ref(), "tandem status")?.status()?;
+    if args.json {
+        writeln!(out, "{status}")?;
+    } else {
+        out.write_all(words(&status).as_bytes())?;
+    }
+    Ok(())
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "?".into(),
+        other => other.to_string(),
+    }
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
+}
+
+/// The status in a person's words.
+pub(crate) fn words(status: &Value) -> String {
+    let mut words = String::new();
+    let mut line = |label: &str, text: String| {
+        // Writing to a string does not fail.
+        let _ = writeln!(words, "{label:10}{text}");
+    };
+    line(
+        "daemon",
+        format!(
+            "tandemd {}, process {}, up {}",
+            text(&status["version"]),
+            text(&status["pid"]),
+            duration(number(&status["uptime_s"]))
+        ),
+    );
+    let model = &status["model"];
+    line(
+        "model",
+        format!(
+            "{} ({}, {} layers, hidden {}, vocabulary {}, context {} a client)",
+            text(&model["file"]),
+            text(&model["architecture"]),
+            text(&model["layers"]),
+            text(&model["hidden"]),
+            text(&model["vocabulary"]),
+            text(&model["context"]),
+        ),
+    );
+    let device = &status["device"];
+    line(
+        "device",
+        format!(
+            "{} ({}), {} threads",
+            text(&device["name"]),
+            text(&device["detail"]),
+            text(&device["threads"])
+        ),
+    );
+    line("policy", text(&status["placement"]));
+    let memory = status["memory"].as_object();
+    let parts: Vec<String> = memory
+        .into_iter()
+        .flatten()
+        .map(|(name, value)| format!("{} {}", name.replace('_', " "), bytes(number(value))))
+        .collect();
+    line("memory", parts.join(", "));
+    let counters = status["counters"].as_object();
+    let parts: Vec<String> = counters
+        .into_iter()
+        .flatten()
+        .map(|(name, value)| format!("{} {value}", name.replace('_', " ")))
+        .collect();
+    line("since then", parts.join(", "));
+    let clients = status["clients"].as_array().map_or(&[][..], Vec::as_slice);
+    line("clients", clients.len().to_string());
+    for client in clients {
+        line("", client_words(client));
+    }
+    words
+}
+
+fn client_words(client: &Value) -> String {
+    let doing = match number(&client["running"]) {
+        0 => "idle".to_owned(),
+        1 => "1 request at work or waiting".to_owned(),
+        n => format!("{n} requests at work or waiting"),
+    };
+    let checkpoints = client["checkpoints"].as_array().map_or(&[][..], Vec::as_slice);
+    let places: Vec<String> = checkpoints.iter().map(Value::to_string).collect();
+    let saved =
+        if places.is_empty() { String::new() } else { format!(", states saved at {}", places.join(" ")) };
+    format!(
+        "{} (process {}, user {}): {} requests so far, {doing}; {} tokens cached{saved}",
+        text(&client["app"]),
+        text(&client["pid"]),
+        text(&client["uid"]),
+        text(&client["requests"]),
+        text(&client["tokens"]),
+    )
+}
+
+/// Bytes with a unit.
+pub(crate) fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+fn duration(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn units_fit_their_numbers() {
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(1536), "1.5 KiB");
+        assert_eq!(bytes(8 << 30), "8.0 GiB");
+        assert_eq!(duration(59), "59 s");
+        assert_eq!(duration(3725), "1 h 2 min");
+    }
+
+    #[test]
+    fn a_status_that_lacks_parts_is_still_words() {
+        assert!(words(&json!({})).contains("tandemd ?"));
+        let status = json!({"clients": [{"app": "office", "pid": 7, "uid": 0, "requests": 3, "running": 1, "tokens": 40, "checkpoints": [8]}]});
+        assert!(words(&status).contains("office (process 7, user 0): 3 requests so far, 1 request at work"));
+    }
+}
