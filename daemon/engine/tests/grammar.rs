@@ -84,8 +84,7 @@ fn only_compact_json_in_schema_order_is_taken() {
 #[test]
 fn forced_text_is_given_as_the_tokenizer_would_write_it() {
     let (tokenizer, compiler) = compiler();
-    let mut constraint =
-        compiler.compile(&action().to_string()).expect("supported").start();
+    let mut constraint = compiler.compile(&action().to_string()).expect("supported").start();
     let forced = constraint.forced_tokens();
     let text = tokenizer.decode(&forced).expect("valid");
     assert!(text.starts_with(r#"{"action":"tap","index""#), "{text}");
@@ -223,8 +222,17 @@ fn enums_with_any_text_are_taken_exactly() {
     assert_takes(
         &json!({"enum": ["naïve", "日本語", "e\u{301}", "😀", "a\"b\\c", "", 3, null, true, [1, "x"], {"k": 1}]}),
         &[
-            "\"naïve\"", "\"日本語\"", "\"e\u{301}\"", "\"😀\"", r#""a\"b\\c""#, "\"\"", "3", "null",
-            "true", "[1,\"x\"]", r#"{"k":1}"#,
+            "\"naïve\"",
+            "\"日本語\"",
+            "\"e\u{301}\"",
+            "\"😀\"",
+            r#""a\"b\\c""#,
+            "\"\"",
+            "3",
+            "null",
+            "true",
+            "[1,\"x\"]",
+            r#"{"k":1}"#,
         ],
         &["\"naive\"", "\"日本\"", "\"\u{e9}\"", "4", "false", "[1]", r#"{"k":2}"#],
     );
@@ -258,11 +266,7 @@ fn patterns_lengths_and_formats_hold() {
         &["null", "0.5", "1"],
         &["0", "1.5", "true"],
     );
-    assert_takes(
-        &json!({"oneOf": [{"type": "string"}, {"type": "integer"}]}),
-        &["\"x\"", "1"],
-        &["null"],
-    );
+    assert_takes(&json!({"oneOf": [{"type": "string"}, {"type": "integer"}]}), &["\"x\"", "1"], &["null"]);
     assert_takes(
         &json!({"allOf": [{"type": "integer", "minimum": 3}, {"maximum": 5}]}),
         &["3", "5"],
@@ -285,10 +289,27 @@ fn any_object_is_any_json_object() {
 #[test]
 fn keywords_that_are_not_enforced_are_refused_by_name_and_place() {
     for keyword in [
-        "not", "if", "then", "else", "contains", "minContains", "propertyNames", "uniqueItems",
-        "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties",
-        "unevaluatedItems", "$anchor", "$dynamicRef", "$recursiveRef", "id", "x-guidance",
-        "minLenght", "nullable", "strict",
+        "not",
+        "if",
+        "then",
+        "else",
+        "contains",
+        "minContains",
+        "propertyNames",
+        "uniqueItems",
+        "dependentRequired",
+        "dependentSchemas",
+        "dependencies",
+        "unevaluatedProperties",
+        "unevaluatedItems",
+        "$anchor",
+        "$dynamicRef",
+        "$recursiveRef",
+        "id",
+        "x-guidance",
+        "minLenght",
+        "nullable",
+        "strict",
     ] {
         let schema = json!({"type": "object", "properties": {"a/b": {"type": "string", keyword: true}}});
         let text = refusal(&schema.to_string());
@@ -377,9 +398,10 @@ fn size_and_nesting_are_bounded() {
     let braces = json!({"const": "{".repeat(500)});
     assert_takes(&braces, &[&format!("\"{}\"", "{".repeat(500))], &[]);
     // 120 levels are fine.
-    let nested = (0..60).fold(json!({"const": 1}), |inner, _| {
-        json!({"type": "array", "items": inner, "minItems": 1, "maxItems": 1})
-    });
+    let nested = (0..60).fold(
+        json!({"const": 1}),
+        |inner, _| json!({"type": "array", "items": inner, "minItems": 1, "maxItems": 1}),
+    );
     assert_takes(&nested, &[&format!("{}1{}", "[".repeat(60), "]".repeat(60))], &["[1]"]);
 }
 
@@ -412,8 +434,8 @@ fn long_chains_of_references_are_refused_not_followed_into_the_ground() {
 fn greedy_repetitions_are_bounded() {
     // Either is fine: taken within the limits, or refused; never a hang or a crash.
     for schema in [
-        json!({"type": "string", "minLength": 65_536, "maxLength": 65_536}),
-        json!({"type": "string", "pattern": "^(a{1000}){1000}$"}),
+        json!({"type": "string", "minLength": 10_000, "maxLength": 65_536}),
+        json!({"type": "string", "pattern": "^(a{100}){100}$"}),
         json!({"type": "string", "pattern": "^((a|b)*c(a|b){12}d){5}$"}),
         json!({"type": "array", "items": {"type": "string"}, "minItems": 4096, "maxItems": 4096}),
     ] {
@@ -423,6 +445,29 @@ fn greedy_repetitions_are_bounded() {
             Err(error) => assert_says(&error.to_string(), &["schema"]),
         }
     }
+}
+
+#[test]
+fn long_forced_text_is_refused() {
+    let many = json!({"type": "array", "items": {"const": "x".repeat(100)}, "minItems": 1000});
+    for schema in [
+        json!({"const": "x".repeat(20_000)}),
+        json!({"enum": ["a", "x".repeat(20_000)]}),
+        json!({"pattern": "^(a{1000}){1000}$"}),
+        json!({"allOf": [{"pattern": "^a*$"}, {"minLength": 20_000}]}),
+        json!({"type": "array", "items": {"$ref": "#/$defs/m"}, "minItems": 2, "$defs": {"m": many}}),
+        json!({"anyOf": [{"const": 1}, many]}),
+        json!({"properties": {"x".repeat(20_000): true}}),
+        json!({"additionalProperties": {"const": "x".repeat(1000)}, "minProperties": 20}),
+    ] {
+        assert_says(&refusal(&schema.to_string()), &["force", "16384"]);
+    }
+    // Recursion is a choice at every level.
+    assert_takes(
+        &json!({"type": "array", "items": {"$ref": "#"}, "maxItems": 2}),
+        &["[]", "[[],[[]]]"],
+        &["[1]", "[[],[],[]]"],
+    );
 }
 
 #[test]
@@ -489,8 +534,7 @@ fn every_shared_answer_is_taken_token_by_token_and_forced_canonically() {
             let step: Value = serde_json::from_str(line).expect("valid JSON");
             let schema = &step["request"]["response_format"]["json_schema"]["schema"];
             let expect = step["expect"].as_str().expect("a string");
-            let mut constraint =
-                compiler.compile(&schema.to_string()).expect("supported").start();
+            let mut constraint = compiler.compile(&schema.to_string()).expect("supported").start();
             let ids = tokenizer.encode(expect, false).expect("valid");
             for (at, &id) in ids.iter().enumerate() {
                 let forced = constraint.forced_tokens();

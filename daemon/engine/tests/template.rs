@@ -3,11 +3,9 @@
 mod vocabulary;
 
 use serde_json::{Value, json};
-use tandem_policy::BoundaryKind;
-use tandem_engine::template::{
-    ChatTemplate, Prompt, RenderOptions, Rendered, Role, TemplateError,
-};
+use tandem_engine::template::{ChatTemplate, Prompt, RenderOptions, Rendered, Role, TemplateError};
 use tandem_engine::tokenizer::{TokenKind, Tokenizer};
+use tandem_policy::BoundaryKind;
 use vocabulary::{CHATML, tiny};
 
 /// A template in the manner of thinking models: looks ahead for the last question,
@@ -136,7 +134,10 @@ fn chatml_messages_start_at_their_opening_token() {
     let openings: Vec<usize> = (1..prompt.tokens.len()).filter(|&i| prompt.tokens[i] == opening).collect();
     assert_eq!(starts.iter().map(|s| s.0).collect::<Vec<_>>(), openings);
 
-    assert_eq!(starts.iter().map(|s| s.1).collect::<Vec<_>>(), [BoundaryKind::USER, BoundaryKind::MESSAGE, BoundaryKind::USER, BoundaryKind::MESSAGE]);
+    assert_eq!(
+        starts.iter().map(|s| s.1).collect::<Vec<_>>(),
+        [BoundaryKind::USER, BoundaryKind::MESSAGE, BoundaryKind::USER, BoundaryKind::MESSAGE]
+    );
 }
 
 #[test]

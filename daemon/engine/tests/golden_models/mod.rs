@@ -1,8 +1,10 @@
 //! Golden files: where they are, and a sequence that runs one.
+#![allow(dead_code, missing_docs, unreachable_pub)] // Each test binary uses its part.
 
 use safetensors::SafeTensors;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tandem_cpu::{Cpu, CpuConfig};
 use tandem_engine::executor::Executor;
 use tandem_engine::gguf::Gguf;
 use tandem_engine::pass::{Kind, Pass, Segment};
@@ -48,7 +50,8 @@ pub fn model_files(quantized: bool) -> Vec<PathBuf> {
 
 /// Every device that must agree with the goldens.
 pub fn devices() -> Vec<Box<dyn Device>> {
-    vec![Box::new(Reference::new())]
+    let cpu = Cpu::new(CpuConfig::default()).expect("the CPU device");
+    vec![Box::new(Reference::new()), Box::new(cpu)]
 }
 
 /// A golden model with one sequence.
@@ -67,6 +70,15 @@ impl Golden {
         let facts = std::fs::read(file.with_extension("golden.json")).expect("golden facts");
         let kv = executor.new_kv(512).expect("cache");
         Golden { executor, tensors, facts: serde_json::from_slice(&facts).expect("json"), kv }
+    }
+
+    pub fn kv(&self) -> KvCache {
+        self.kv
+    }
+
+    /// Goes on with another cache.
+    pub fn set_kv(&mut self, kv: KvCache) {
+        self.kv = kv;
     }
 
     pub fn device(&self) -> String {
