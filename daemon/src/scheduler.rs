@@ -374,7 +374,6 @@ impl Scheduler {
             self.send(id, failed(request, FailureCode::InvalidRequest, text));
         } else {
             client.probes.push_back(Probe { id: request, prompts: prompts.into(), next: 0, all_positions });
-            self.send(id, ServerMessage::Accepted { id: request, queue_position: 0 });
         }
     }
 
