@@ -226,7 +226,8 @@ mod tests {
 
     #[test]
     fn an_out_of_range_field_is_named_with_its_value() {
-        let cases: [(&str, fn(&mut GenerateRequest)); 9] = [
+        type Break = fn(&mut GenerateRequest);
+        let cases: [(&str, Break); 9] = [
             ("temperature", |r| r.temperature = Some(f32::NAN)),
             ("temperature", |r| r.temperature = Some(-0.5)),
             ("top_p", |r| r.top_p = Some(0.0)),
