@@ -88,6 +88,10 @@ pub struct Limits {
     pub saves: u32,
     /// MiB of all recurrent states together. Default 1024.
     pub state_mib: u64,
+    /// MiB of the prompt cache; 0 turns it off. Default 512.
+    pub prompt_cache_mib: u64,
+    /// Seconds without work after which states and caches are given back; 0 never. Default 300.
+    pub unload_after_s: u64,
     /// Permission bits of the socket file. Default 0o660.
     pub socket_mode: u32,
 }
@@ -101,6 +105,8 @@ impl Default for Limits {
             checkpoints: 8,
             saves: 6,
             state_mib: 1024,
+            prompt_cache_mib: 512,
+            unload_after_s: 300,
             socket_mode: 0o660,
         }
     }
@@ -168,6 +174,8 @@ pub struct Config {
     pub limits: Limits,
     /// Engine limits and switches.
     pub engine: EngineOptions,
+    /// Idle time after which states and caches are given back.
+    pub unload_after: Option<std::time::Duration>,
     /// See [`Flags::owner`].
     pub owner: Option<i32>,
 }
@@ -216,14 +224,26 @@ impl Config {
         check("limits.checkpoints", limits.checkpoints.into(), 0..=64, "it must lie from 0 to 64")?;
         check("limits.saves", limits.saves.into(), 0..=64, "it must lie from 0 to 64")?;
         check("limits.state_mib", limits.state_mib, 1..=1 << 20, "it must lie from 1 to 1048576")?;
+        check(
+            "limits.prompt_cache_mib",
+            limits.prompt_cache_mib,
+            0..=1 << 20,
+            "it must lie from 0 to 1048576",
+        )?;
+        check(
+            "limits.unload_after_s",
+            limits.unload_after_s,
+            0..=1 << 31,
+            "it must lie from 0 to 2147483648",
+        )?;
         let engine = EngineOptions {
             context,
-            // One more than clients: the numeric door's own sequence never competes with them.
             slots: limits.clients,
             queue: limits.queue,
             checkpoints: limits.checkpoints,
             saves: limits.saves,
             state_budget: limits.state_mib << 20,
+            prompt_cache: limits.prompt_cache_mib << 20,
             switches,
             ..EngineOptions::default()
         };
@@ -233,6 +253,8 @@ impl Config {
             socket: flags.socket.clone().or(file.socket).unwrap_or_else(default_socket),
             threads,
             placement,
+            unload_after: Some(std::time::Duration::from_secs(limits.unload_after_s))
+                .filter(|d| !d.is_zero()),
             limits,
             engine,
             owner: flags.owner,
@@ -269,7 +291,8 @@ mod tests {
 
     #[test]
     fn flags_override_the_file() {
-        let flags = Flags { model: Some("m.gguf".into()), set: vec!["kv_type=f32".into()], ..Flags::default() };
+        let flags =
+            Flags { model: Some("m.gguf".into()), set: vec!["kv_type=f32".into()], ..Flags::default() };
         let config = Config::resolve(&flags).unwrap();
         assert_eq!(config.engine.switches.kv_type, tandem_engine::switches::KvType::F32);
         let wrong = Flags { set: vec!["nothing=on".into()], ..flags };

@@ -19,6 +19,8 @@ use tandem_ipc::server::{Gone, Handshake, HandshakeError, Link, Listener};
 const WAITING_MESSAGES: u32 = 64;
 /// How long a client may take to say hello.
 const HELLO_TIME: Duration = Duration::from_secs(5);
+/// How long no connection is accepted after one could not be.
+const ACCEPT_REST: Duration = Duration::from_millis(200);
 /// Handshakes under way at a time; further connections wait in the socket's backlog.
 const HANDSHAKES: usize = 64;
 
@@ -100,6 +102,10 @@ pub struct Front {
     clients: HashMap<u64, Client>,
     greetings: HashMap<u64, Greeting>,
     next: u64,
+    /// Whether the listener is watched; not while too many greetings are under way, or until
+    /// `rest_until` after descriptors ran out.
+    listening: bool,
+    rest_until: Option<Instant>,
 }
 
 impl Front {
@@ -125,6 +131,8 @@ impl Front {
             clients: HashMap::new(),
             greetings: HashMap::new(),
             next: FIRST,
+            listening: true,
+            rest_until: None,
         };
         Ok((front, Orders { queue, wake }))
     }
@@ -154,11 +162,29 @@ impl Front {
                 }
             }
             self.drop_silent_greetings();
+            self.watch_listener()?;
         }
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        self.greetings.values().map(|g| g.deadline).min()
+        self.greetings.values().map(|g| g.deadline).chain(self.rest_until).min()
+    }
+
+    /// Watches the listener only while a connection could be taken in: it is level-triggered
+    /// and would wake the thread without end.
+    fn watch_listener(&mut self) -> std::io::Result<()> {
+        self.rest_until = self.rest_until.filter(|at| *at > Instant::now());
+        let wanted = self.greetings.len() < HANDSHAKES && self.rest_until.is_none();
+        if wanted == self.listening {
+            return Ok(());
+        }
+        if wanted {
+            self.register(self.listener.as_fd(), LISTENER, epoll::EventFlags::IN)?;
+        } else {
+            epoll::delete(&self.epoll, self.listener.as_fd())?;
+        }
+        self.listening = wanted;
+        Ok(())
     }
 
     fn register(&self, fd: BorrowedFd<'_>, token: u64, flags: epoll::EventFlags) -> Result<(), Errno> {
@@ -171,8 +197,7 @@ impl Front {
                 Ok(Some(handshake)) => {
                     let id = self.next;
                     self.next += 4;
-                    let registered =
-                        self.register(handshake.as_fd(), id + HANDSHAKE, epoll::EventFlags::IN);
+                    let registered = self.register(handshake.as_fd(), id + HANDSHAKE, epoll::EventFlags::IN);
                     if let Err(errno) = registered {
                         tracing::warn!(%errno, "cannot watch a new connection");
                         continue;
@@ -181,7 +206,8 @@ impl Front {
                 }
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
+                    tracing::warn!(%error, "cannot accept a connection; resting");
+                    self.rest_until = Some(Instant::now() + ACCEPT_REST);
                     return;
                 }
             }
@@ -190,7 +216,8 @@ impl Front {
 
     fn drop_silent_greetings(&mut self) {
         let now = Instant::now();
-        let late: Vec<u64> = self.greetings.iter().filter(|(_, g)| g.deadline <= now).map(|(id, _)| *id).collect();
+        let late: Vec<u64> =
+            self.greetings.iter().filter(|(_, g)| g.deadline <= now).map(|(id, _)| *id).collect();
         for id in late {
             if let Some(greeting) = self.greetings.remove(&id) {
                 let reason = format!("no hello within {} s", HELLO_TIME.as_secs());
@@ -217,7 +244,9 @@ impl Front {
                     }
                     for (_, greeting) in self.greetings.drain() {
                         let reason = "it is stopping".into();
-                        greeting.handshake.refuse(Refusal::Unavailable { reason, retry_after_ms: Some(1000) });
+                        greeting
+                            .handshake
+                            .refuse(Refusal::Unavailable { reason, retry_after_ms: Some(1000) });
                     }
                     return true;
                 }

@@ -31,7 +31,10 @@ fn main() -> ExitCode {
             eprintln!("tandemd: {error}");
             ExitCode::from(match error {
                 ServeError::Listen(ListenError::InUse { .. }) => 3,
-                ServeError::Load(_) | ServeError::Cpu(_) | ServeError::Listen(_) | ServeError::Folder { .. } => 2,
+                ServeError::Load(_)
+                | ServeError::Cpu(_)
+                | ServeError::Listen(_)
+                | ServeError::Folder { .. } => 2,
                 ServeError::System { .. } => 1,
             })
         }

@@ -87,16 +87,20 @@ pub struct Scheduler {
     by_slot: HashMap<SlotId, ClientId>,
     next_job: u64,
     facts: status::Facts,
+    unload_after: Option<Duration>,
+    unload_at: Option<Instant>,
 }
 
 impl Scheduler {
-    /// A scheduler for a loaded engine. `placement` is the policy of new slots.
+    /// A scheduler for a loaded engine. `placement` is the policy of new slots; after
+    /// `unload_after` without work everything but the file mapping is given back.
     pub fn new(
         engine: Engine,
         placement: String,
         commands: mpsc::Receiver<Command>,
         orders: Orders,
         facts: status::Facts,
+        unload_after: Option<Duration>,
     ) -> Self {
         Scheduler {
             engine,
@@ -107,6 +111,8 @@ impl Scheduler {
             by_slot: HashMap::new(),
             next_job: 0,
             facts,
+            unload_after,
+            unload_at: None,
         }
     }
 
@@ -115,7 +121,8 @@ impl Scheduler {
         let mut events = Vec::new();
         loop {
             let busy = self.engine.has_work() || self.clients.values().any(Client::may_probe);
-            let command = match (busy, self.next_deadline()) {
+            let wake = if busy { None } else { self.next_wake() };
+            let command = match (busy, wake) {
                 (true, _) => self.commands.try_recv().map_err(|e| e == mpsc::TryRecvError::Disconnected),
                 (false, None) => self.commands.recv().map_err(|_| true),
                 (false, Some(deadline)) => {
@@ -132,6 +139,11 @@ impl Scheduler {
                 Err(false) => {}
             }
             self.expire();
+            if busy {
+                self.unload_at = self.unload_after.map(|after| Instant::now() + after);
+            } else {
+                self.unload_when_idle();
+            }
             self.engine.step(&mut events);
             self.deliver(&mut events);
             self.probe();
@@ -139,8 +151,21 @@ impl Scheduler {
         self.stop();
     }
 
-    fn next_deadline(&self) -> Option<Instant> {
-        self.clients.values().flat_map(|c| c.jobs.values().filter_map(|j| j.deadline)).min()
+    /// When there is something to do without a command: a deadline, or the unload.
+    fn next_wake(&self) -> Option<Instant> {
+        let deadlines = self.clients.values().flat_map(|c| c.jobs.values().filter_map(|j| j.deadline));
+        deadlines.chain(self.unload_at).min()
+    }
+
+    /// Gives memory back after the idle time.
+    fn unload_when_idle(&mut self) {
+        if self.unload_at.is_some_and(|at| at <= Instant::now()) {
+            self.unload_at = None;
+            match self.engine.unload() {
+                Ok(()) => tracing::info!("idle: states and caches unloaded"),
+                Err(error) => tracing::error!(%error, "cannot unload"),
+            }
+        }
     }
 
     fn stop(mut self) {
@@ -181,7 +206,7 @@ impl Scheduler {
     ) {
         let placement = crate::placement::by_name(&self.placement);
         let opened = match placement {
-            Some(placement) => self.engine.open_slot(placement).map_err(|e| e.to_string()),
+            Some(placement) => self.engine.open_slot(peer.uid, placement).map_err(|e| e.to_string()),
             None => Err(format!("placement policy {:?} is gone", self.placement)),
         };
         match opened {
@@ -284,7 +309,9 @@ impl Scheduler {
         let late: Vec<(ClientId, SlotId, JobId)> = self
             .clients
             .iter()
-            .flat_map(|(id, c)| c.jobs.iter().map(move |(job, running)| (*id, c.slot, *job, running.deadline)))
+            .flat_map(|(id, c)| {
+                c.jobs.iter().map(move |(job, running)| (*id, c.slot, *job, running.deadline))
+            })
             .filter(|(.., deadline)| deadline.is_some_and(|d| d <= now))
             .map(|(id, slot, job, _)| (id, slot, job))
             .collect();
@@ -315,7 +342,11 @@ impl Scheduler {
                 }
                 Event::Done { finish, stats } => {
                     client.jobs.remove(&job);
-                    ServerMessage::Done { id: request, finish: finish_of(finish), stats: Box::new(stats_of(&stats)) }
+                    ServerMessage::Done {
+                        id: request,
+                        finish: finish_of(finish),
+                        stats: Box::new(stats_of(&stats)),
+                    }
                 }
                 Event::Failed(error) => {
                     client.jobs.remove(&job);
@@ -363,7 +394,13 @@ impl Scheduler {
         }
     }
 
-    fn accept_probe(&mut self, id: ClientId, request: RequestId, prompts: Vec<Vec<u32>>, all_positions: bool) {
+    fn accept_probe(
+        &mut self,
+        id: ClientId,
+        request: RequestId,
+        prompts: Vec<Vec<u32>>,
+        all_positions: bool,
+    ) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         if client.uses(request) {
             let text = format!("request id {request} is in use on this connection; take a new one");
@@ -436,6 +473,7 @@ fn code(error: &EngineError) -> FailureCode {
         EngineError::EmptyPrompt | EngineError::Template(_) => FailureCode::InvalidRequest,
         EngineError::Tokenizer(_) => FailureCode::InvalidToken,
         EngineError::Grammar(_) | EngineError::NothingAllowed { .. } => FailureCode::InvalidSchema,
+        EngineError::StateBudget { .. } => FailureCode::QuotaExceeded,
         EngineError::Device(_) => FailureCode::DeviceFailed,
     }
 }
@@ -446,8 +484,9 @@ fn translate(body: &GenerateRequest) -> Result<Request, String> {
         request::Input::Text(text) => Input::Text(text.clone()),
         request::Input::Tokens(ids) => Input::Tokens(ids.clone()),
         request::Input::ChatJson(text) => {
-            let mut chat: serde_json::Value = serde_json::from_str(text)
-                .map_err(|e| format!("the chat is no JSON: {e} (line {}, column {})", e.line(), e.column()))?;
+            let mut chat: serde_json::Value = serde_json::from_str(text).map_err(|e| {
+                format!("the chat is no JSON: {e} (line {}, column {})", e.line(), e.column())
+            })?;
             let messages = chat.get_mut("messages").map(serde_json::Value::take);
             let tools = chat.get_mut("tools").map(serde_json::Value::take);
             Input::Chat { messages: messages.ok_or("the chat has no \"messages\"")?, tools }

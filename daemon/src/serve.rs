@@ -81,7 +81,8 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
     let (front, orders) = Front::new(listener, admission, commands.clone()).map_err(system("epoll"))?;
     let facts =
         Facts { model: config.model.clone(), placement: config.placement.clone(), started: Instant::now() };
-    let scheduler = Scheduler::new(engine, config.placement.clone(), inbox, orders, facts);
+    let scheduler =
+        Scheduler::new(engine, config.placement.clone(), inbox, orders, facts, config.unload_after);
     let stop = commands.clone();
     let handle = signals.handle();
     let waiter = std::thread::Builder::new()

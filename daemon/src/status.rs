@@ -66,7 +66,9 @@ fn memory(engine: &Engine, clients: &BTreeMap<ClientId, Client>) -> Value {
     let executor = engine.executor();
     let states = executor.states();
     let cell = executor.kv_bytes(1);
-    let used: u64 = clients.values().filter_map(|c| engine.slot(c.slot)).map(|s| s.tokens().len() as u64).sum();
+    let (entries, cached, cap) = engine.prompt_cache();
+    let used: u64 =
+        clients.values().filter_map(|c| engine.slot(c.slot)).map(|s| s.tokens().len() as u64).sum();
     json!({
         "weights_mapped": engine.weights_bytes(),
         "kv_used": used * cell,
@@ -74,6 +76,9 @@ fn memory(engine: &Engine, clients: &BTreeMap<ClientId, Client>) -> Value {
         "states": states.in_use() * states.state_bytes(),
         "states_free": states.total_bytes() - states.in_use() * states.state_bytes(),
         "states_cap": engine.options().state_budget,
+        "prompt_cache_entries": entries,
+        "prompt_cache": cached,
+        "prompt_cache_cap": cap,
         "checkpoint": states.state_bytes(),
         "scratch": executor.scratch_bytes(),
         "device": executor.device_bytes(),

@@ -13,6 +13,7 @@ use crate::grammar::{GrammarCompiler, GrammarError};
 use crate::model::{Dims, ModelError};
 use crate::pass::{Kind, Pass, Segment};
 use crate::planner::{PlannedPass, Planner};
+use crate::prompt_cache::PromptCache;
 use crate::request::{EngineError, Event, Finish, Input, JobId, Request};
 use crate::slot::{Slot, SlotLimits};
 use crate::state::{KvCache, State};
@@ -44,8 +45,10 @@ pub struct EngineOptions {
     pub checkpoints: u32,
     /// Saves a request.
     pub saves: u32,
-    /// Bytes of all checkpoints and live states.
+    /// Bytes of all recurrent states together: live, checkpoints, prompt cache.
     pub state_budget: u64,
+    /// Bytes of the prompt cache, KV copies and states; 0 turns it off.
+    pub prompt_cache: u64,
     /// What work costs on the device, as policies are told.
     pub cost: Cost,
     /// Mechanisms.
@@ -61,6 +64,7 @@ impl Default for EngineOptions {
             checkpoints: 8,
             saves: 6,
             state_budget: 1 << 30,
+            prompt_cache: 512 << 20,
             cost: Cost::PHONE,
             switches: Switches::default(),
         }
@@ -120,7 +124,9 @@ enum Phase {
 
 struct SlotEntry {
     slot: Slot<Arc<State>>,
-    kv: KvCache,
+    owner: u32,
+    /// Made for the first request, and again after an unload.
+    kv: Option<KvCache>,
     jobs: VecDeque<Job>,
 }
 
@@ -153,6 +159,12 @@ pub struct Counters {
     pub saves: u64,
     /// Saves left out because the budget was used up.
     pub saves_refused: u64,
+    /// What slots held, put into the prompt cache.
+    pub cache_stores: u64,
+    /// Requests that went on from the prompt cache.
+    pub cache_hits: u64,
+    /// Times everything but the file mapping was given back.
+    pub unloads: u64,
 }
 
 /// See the module.
@@ -163,6 +175,7 @@ pub struct Engine {
     grammars: GrammarCompiler,
     options: EngineOptions,
     slots: BTreeMap<SlotId, SlotEntry>,
+    cache: PromptCache<Arc<State>, KvCache>,
     next_slot: u32,
     decode_turn: bool,
     last_served: SlotId,
@@ -176,8 +189,8 @@ impl Engine {
         let name = || path.display().to_string();
         let fail = |source: ModelError| LoadError::Model { path: name(), source };
         let gguf = Gguf::open(path).map_err(|e| fail(e.into()))?;
-        let tokenizer = Tokenizer::from_gguf(&gguf)
-            .map_err(|source| LoadError::Tokenizer { path: name(), source })?;
+        let tokenizer =
+            Tokenizer::from_gguf(&gguf).map_err(|source| LoadError::Tokenizer { path: name(), source })?;
         let tokenizer = Arc::new(tokenizer);
         let template = ChatTemplate::from_tokenizer(&tokenizer)
             .map_err(|source| LoadError::Template { path: name(), source })?;
@@ -192,12 +205,14 @@ impl Engine {
                 need: format!("the embedding has only {rows} rows"),
             }));
         }
-        let options = EngineOptions { context: options.context.min(executor.dims().context).max(2), ..options };
+        let options =
+            EngineOptions { context: options.context.min(executor.dims().context).max(2), ..options };
         Ok(Engine {
             grammars,
             executor,
             tokenizer,
             template,
+            cache: PromptCache::new(options.prompt_cache),
             options,
             slots: BTreeMap::new(),
             next_slot: 0,
@@ -250,8 +265,13 @@ impl Engine {
         }
     }
 
-    /// Opens a slot whose saves `placement` decides.
-    pub fn open_slot(&mut self, placement: Box<dyn Placement + Send>) -> Result<SlotId, EngineError> {
+    /// Opens a slot for user `owner` whose saves `placement` decides. The prompt cache's
+    /// entries of that user serve it.
+    pub fn open_slot(
+        &mut self,
+        owner: u32,
+        placement: Box<dyn Placement + Send>,
+    ) -> Result<SlotId, EngineError> {
         if self.slots.len() >= self.options.slots as usize {
             return Err(EngineError::SlotsFull { limit: self.options.slots });
         }
@@ -261,21 +281,110 @@ impl Engine {
             checkpoint_bytes: self.checkpoint_bytes(),
             cost: self.options.cost,
         };
-        let kv = self.executor.new_kv(self.options.context)?;
         self.next_slot += 1;
         let id = SlotId(self.next_slot);
-        self.slots.insert(id, SlotEntry { slot: Slot::new(placement, limits), kv, jobs: VecDeque::new() });
+        let slot = Slot::new(placement, limits);
+        self.slots.insert(id, SlotEntry { slot, owner, kv: None, jobs: VecDeque::new() });
         Ok(id)
     }
 
-    /// Closes a slot: its requests end without a further event, its memory is freed.
+    /// Closes a slot: its requests end without a further event, what it holds goes to the
+    /// prompt cache, its memory is freed.
     pub fn close_slot(&mut self, id: SlotId) -> Result<(), EngineError> {
+        let stored = self.stash(id);
         let entry = self.slots.remove(&id).ok_or(EngineError::NoSlot(id.0))?;
         self.counters.cancelled += entry.jobs.len() as u64;
-        self.executor.destroy_kv(entry.kv)?;
+        if let Some(kv) = entry.kv {
+            self.executor.destroy_kv(kv)?;
+        }
         drop(entry.slot);
         self.executor.shrink_states()?;
+        stored
+    }
+
+    /// Copies what a slot holds into the prompt cache, if it fits.
+    fn stash(&mut self, id: SlotId) -> Result<(), EngineError> {
+        let Some(entry) = self.slots.get(&id) else { return Ok(()) };
+        let (Some(held), Some(kv), owner) = (entry.slot.held(), entry.kv, entry.owner) else { return Ok(()) };
+        let cells = held.tokens.len() as u32;
+        let bytes = self.executor.kv_bytes(cells) + held.states.len() as u64 * self.checkpoint_bytes();
+        let Some(freed) = self.cache.make_room(bytes) else { return Ok(()) };
+        for kv in freed {
+            self.executor.destroy_kv(kv)?;
+        }
+        let copy = self.executor.copy_kv(&kv, None, cells)?;
+        for kv in self.cache.insert(owner, held, copy, bytes) {
+            self.executor.destroy_kv(kv)?;
+        }
+        self.counters.cache_stores += 1;
         Ok(())
+    }
+
+    /// Before a prompt starts: puts away what the slot is about to lose, and takes up from
+    /// the prompt cache what restores later.
+    fn exchange(&mut self, id: SlotId) -> Result<(), EngineError> {
+        let Some(entry) = self.slots.get(&id) else { return Ok(()) };
+        let Some(job) = entry.jobs.front() else { return Ok(()) };
+        let swap = self.cache.swap(entry.owner, &entry.slot, &job.prompt.tokens);
+        // Loaded first: storing may drop the entry, but not what was copied out of it.
+        let loaded = swap.load.and_then(|i| self.cache.load(i)).map(|(held, from)| (held, *from));
+        let aside = match loaded {
+            Some((held, from)) => {
+                let cells = held.tokens.len() as u32;
+                Some((held, self.executor.copy_kv(&from, None, cells)?))
+            }
+            None => None,
+        };
+        if swap.stash {
+            self.stash(id)?;
+        }
+        let Some((held, copy)) = aside else { return Ok(()) };
+        let cells = held.tokens.len() as u32;
+        let kv = self.slot_kv(id)?;
+        self.executor.copy_kv(&copy, Some(kv), cells)?;
+        self.executor.destroy_kv(copy)?;
+        if let Some(entry) = self.slots.get_mut(&id) {
+            entry.slot.adopt(held);
+            self.counters.cache_hits += 1;
+        }
+        Ok(())
+    }
+
+    /// The slot's KV cache, made where it has none.
+    fn slot_kv(&mut self, id: SlotId) -> Result<KvCache, EngineError> {
+        let entry = self.slots.get_mut(&id).ok_or(EngineError::NoSlot(id.0))?;
+        if let Some(kv) = entry.kv {
+            return Ok(kv);
+        }
+        let kv = self.executor.new_kv(self.options.context)?;
+        entry.kv = Some(kv);
+        Ok(kv)
+    }
+
+    /// Gives back everything but the file mapping: caches, states, prompt cache, scratch.
+    /// Does nothing while there is work.
+    pub fn unload(&mut self) -> Result<(), EngineError> {
+        if self.has_work() {
+            return Ok(());
+        }
+        for entry in self.slots.values_mut() {
+            entry.slot.clear();
+            if let Some(kv) = entry.kv.take() {
+                self.executor.destroy_kv(kv)?;
+            }
+        }
+        while let Some(kv) = self.cache.drop_oldest() {
+            self.executor.destroy_kv(kv)?;
+        }
+        self.executor.shrink_states()?;
+        self.executor.shrink_scratch()?;
+        self.counters.unloads += 1;
+        Ok(())
+    }
+
+    /// The prompt cache, for reports: entries, bytes, cap.
+    pub fn prompt_cache(&self) -> (usize, u64, u64) {
+        (self.cache.len(), self.cache.bytes(), self.cache.cap())
     }
 
     /// The slot's bookkeeping, for reports and reloads.
@@ -284,7 +393,11 @@ impl Engine {
     }
 
     /// Replaces a slot's placement policy.
-    pub fn set_placement(&mut self, id: SlotId, placement: Box<dyn Placement + Send>) -> Result<(), EngineError> {
+    pub fn set_placement(
+        &mut self,
+        id: SlotId,
+        placement: Box<dyn Placement + Send>,
+    ) -> Result<(), EngineError> {
         let entry = self.slots.get_mut(&id).ok_or(EngineError::NoSlot(id.0))?;
         entry.slot.set_placement(placement);
         Ok(())
@@ -346,8 +459,7 @@ impl Engine {
             _ => None,
         };
         let chat = self.template.chat(messages, tools)?;
-        let options =
-            RenderOptions { enable_thinking: request.enable_thinking, add_generation_prompt: true };
+        let options = RenderOptions { enable_thinking: request.enable_thinking, add_generation_prompt: true };
         Ok(self.template.render(&chat, options)?.prompt(&self.tokenizer)?)
     }
 
@@ -434,8 +546,17 @@ impl Engine {
         self.options.state_budget.saturating_sub(states.in_use() * states.state_bytes())
     }
 
-    fn prefill_pass(&mut self, id: SlotId, events: &mut Vec<(SlotId, JobId, Event)>) -> Result<(), EngineError> {
+    fn prefill_pass(
+        &mut self,
+        id: SlotId,
+        events: &mut Vec<(SlotId, JobId, Event)>,
+    ) -> Result<(), EngineError> {
         let started = Instant::now();
+        let waiting = |e: &SlotEntry| e.jobs.front().is_some_and(|j| matches!(j.phase, Phase::Waiting));
+        if self.slots.get(&id).is_some_and(waiting) {
+            self.exchange(id)?;
+        }
+        let kv = self.slot_kv(id)?;
         let (planner, bytes_left, zero) = (self.planner(), self.bytes_left(), self.executor.states().zero());
         let Some(entry) = self.slots.get_mut(&id) else { return Ok(()) };
         let Some(job) = entry.jobs.front_mut() else { return Ok(()) };
@@ -455,7 +576,6 @@ impl Engine {
         let Some(planned) = passes.pop_front() else { return Ok(()) };
         let last = passes.is_empty();
         let state = Arc::clone(state);
-        let kv = entry.kv;
         let tokens = job.prompt.tokens[planned.start as usize..planned.end as usize].to_vec();
         let (end, saves) = self.states_for(&planned)?;
         let mut states: Vec<(u32, Arc<State>)> =
@@ -499,23 +619,45 @@ impl Engine {
     /// The state at a pass's end, and those to save inside it; a save at the end is the end.
     /// Saves for which the budget has no room are left out.
     #[allow(clippy::type_complexity)]
-    fn states_for(&mut self, planned: &PlannedPass) -> Result<(Arc<State>, Vec<(u32, Arc<State>)>), DeviceError> {
-        let end = self.executor.take_state()?;
+    fn states_for(
+        &mut self,
+        planned: &PlannedPass,
+    ) -> Result<(Arc<State>, Vec<(u32, Arc<State>)>), EngineError> {
+        let end = self.reserve_state()?;
         let mut saves = Vec::with_capacity(planned.saves.len());
         for position in &planned.saves {
             if *position == planned.end {
                 saves.push((*position, Arc::clone(&end)));
-            } else if self.bytes_left() >= self.checkpoint_bytes() || self.make_room() {
-                saves.push((*position, self.executor.take_state()?));
-            } else {
-                self.counters.saves_refused += 1;
+                continue;
+            }
+            match self.reserve_state() {
+                Ok(state) => saves.push((*position, state)),
+                Err(EngineError::StateBudget { .. }) => self.counters.saves_refused += 1,
+                Err(error) => return Err(error),
             }
         }
         Ok((end, saves))
     }
 
+    /// A state for the next pass to write, within the budget: what was not used for longest
+    /// goes first, the prompt cache before checkpoints.
+    fn reserve_state(&mut self) -> Result<Arc<State>, EngineError> {
+        while self.bytes_left() < self.checkpoint_bytes() {
+            if let Some(kv) = self.cache.drop_oldest() {
+                self.executor.destroy_kv(kv)?;
+            } else if !self.drop_checkpoint() {
+                return Err(EngineError::StateBudget {
+                    budget: self.options.state_budget,
+                    state: self.checkpoint_bytes(),
+                    in_use: self.executor.states().in_use(),
+                });
+            }
+        }
+        Ok(self.executor.take_state()?)
+    }
+
     /// Drops the oldest checkpoint of the slot that has most. False where there is none.
-    fn make_room(&mut self) -> bool {
+    fn drop_checkpoint(&mut self) -> bool {
         let fullest = self.slots.values_mut().max_by_key(|e| e.slot.checkpoints().len());
         fullest.is_some_and(|e| e.slot.drop_oldest())
     }
@@ -531,20 +673,25 @@ impl Engine {
         }
     }
 
-    fn decode_pass(&mut self, slots: &[SlotId], events: &mut Vec<(SlotId, JobId, Event)>) -> Result<(), EngineError> {
+    fn decode_pass(
+        &mut self,
+        slots: &[SlotId],
+        events: &mut Vec<(SlotId, JobId, Event)>,
+    ) -> Result<(), EngineError> {
         let started = Instant::now();
         let mut pass = Pass::default();
         let mut ends = Vec::with_capacity(slots.len());
         let zero = self.executor.states().zero();
         for id in slots {
-            let end = self.executor.take_state()?;
+            let end = self.reserve_state()?;
             let Some(entry) = self.slots.get(id) else { continue };
+            let Some(kv) = entry.kv else { continue };
             let Some(Job { phase: Phase::Decode { token }, .. }) = entry.jobs.front() else { continue };
             pass.segments.push(Segment {
                 kind: Kind::Decode,
                 tokens: vec![*token],
                 position: entry.slot.tokens().len() as u32,
-                kv: entry.kv,
+                kv,
                 state: entry.slot.live().unwrap_or_else(|| Arc::clone(&zero)),
                 states: vec![(0, Arc::clone(&end))],
                 logits: vec![0],

@@ -6,7 +6,7 @@ use crate::pass::{Arena, Pass};
 use crate::state::{KvCache, State, StatePool};
 use crate::switches::{KvType, Switches};
 use std::sync::Arc;
-use tandem_program::{BufferId, DType, Device, DeviceError, DeviceInfo, Program, Tensor};
+use tandem_program::{BufferId, DType, Device, DeviceError, DeviceInfo, Op, Program, Tensor};
 
 /// What a pass left behind for the host.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +16,9 @@ pub struct PassOutput {
     /// As `logits`, for the MTP block.
     pub mtp_logits: Vec<Vec<f32>>,
 }
+
+/// Scratch memory at the start; passes make it grow.
+const SCRATCH_BYTES: u64 = 1 << 20;
 
 /// See the module.
 pub struct Executor {
@@ -34,7 +37,7 @@ impl Executor {
         let weights = device.import(gguf.map())?;
         let family = model::load(gguf, weights)?;
         let states = StatePool::new(family.layout(), device.as_mut())?;
-        let scratch_bytes = 1 << 20;
+        let scratch_bytes = SCRATCH_BYTES;
         let scratch = device.create(scratch_bytes)?;
         Ok(Executor { device, family, switches, states, scratch, scratch_bytes })
     }
@@ -91,6 +94,43 @@ impl Executor {
             KvType::F32 => DType::F32,
         };
         KvCache::new(self.family.layout(), cells, dtype, self.device.as_mut())
+    }
+
+    /// A cache of the first `cells` cells of `from`, or copies them into `to`.
+    pub fn copy_kv(
+        &mut self,
+        from: &KvCache,
+        to: Option<KvCache>,
+        cells: u32,
+    ) -> Result<KvCache, DeviceError> {
+        let target = match to {
+            Some(to) => to,
+            None => self.new_kv(cells)?,
+        };
+        let mut program = Program::new();
+        let layout = self.family.layout();
+        for layer in 0..layout.kv.len() {
+            let (from_k, from_v) = from.layer(layout, layer);
+            let (to_k, to_v) = target.layer(layout, layer);
+            for (x, out) in [(from_k, to_k), (from_v, to_v)] {
+                program.push(Op::Copy { x: x.slice_rows(0, cells), out: out.slice_rows(0, cells) });
+            }
+        }
+        let copied = self.device.submit(&program).and_then(|ticket| self.device.wait(ticket));
+        if copied.is_err() && to.is_none() {
+            self.destroy_kv(target)?;
+        }
+        copied.map(|()| target)
+    }
+
+    /// Frees scratch memory beyond the smallest.
+    pub fn shrink_scratch(&mut self) -> Result<(), DeviceError> {
+        if self.scratch_bytes > SCRATCH_BYTES {
+            let smaller = self.device.create(SCRATCH_BYTES)?;
+            self.device.destroy(std::mem::replace(&mut self.scratch, smaller))?;
+            self.scratch_bytes = SCRATCH_BYTES;
+        }
+        Ok(())
     }
 
     /// Bytes of the KV cells of `positions` positions.

@@ -166,10 +166,7 @@ impl Generation {
 
 /// Bytes at the end of `text` that begin `stop`, all of it excepted.
 fn overlap(text: &str, stop: &str) -> usize {
-    (1..stop.len())
-        .rev()
-        .find(|n| stop.is_char_boundary(*n) && text.ends_with(&stop[..*n]))
-        .unwrap_or(0)
+    (1..stop.len()).rev().find(|n| stop.is_char_boundary(*n) && text.ends_with(&stop[..*n])).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ pub mod grammar;
 pub mod model;
 pub mod pass;
 pub mod planner;
+pub mod prompt_cache;
 pub mod request;
 pub mod sampler;
 pub mod slot;

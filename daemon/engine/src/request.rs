@@ -161,7 +161,9 @@ pub enum EngineError {
         limit: usize,
     },
     /// The prompt leaves no room for an answer.
-    #[error("the prompt has {tokens} tokens, the context holds {context} and one must stay free for the answer")]
+    #[error(
+        "the prompt has {tokens} tokens, the context holds {context} and one must stay free for the answer"
+    )]
     PromptTooLong {
         /// Tokens in the prompt.
         tokens: usize,
@@ -185,6 +187,18 @@ pub enum EngineError {
     NothingAllowed {
         /// Tokens of the answer so far.
         tokens: usize,
+    },
+    /// The budget of recurrent states is used up by states in use.
+    #[error(
+        "no room for a state of {state} bytes: {in_use} are in use and the budget is {budget} bytes; raise it, or use fewer clients"
+    )]
+    StateBudget {
+        /// The budget, bytes.
+        budget: u64,
+        /// One state, bytes.
+        state: u64,
+        /// States in use.
+        in_use: u64,
     },
     /// The device failed.
     #[error(transparent)]

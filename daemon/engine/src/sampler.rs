@@ -23,7 +23,14 @@ pub struct SamplerOptions {
 
 impl Default for SamplerOptions {
     fn default() -> Self {
-        SamplerOptions { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, repetition_penalty: 1.0, seed: 0 }
+        SamplerOptions {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            seed: 0,
+        }
     }
 }
 

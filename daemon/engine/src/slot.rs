@@ -50,6 +50,15 @@ pub struct Start<S> {
     pub passes: Vec<PlannedPass>,
 }
 
+/// What a slot holds, in a form that can be put away and taken up again.
+#[derive(Clone, Debug)]
+pub struct Held<S> {
+    /// Tokens, up to the last state.
+    pub tokens: Vec<u32>,
+    /// States by position, ascending, the last after all tokens.
+    pub states: Vec<(u32, S)>,
+}
+
 /// See the module.
 pub struct Slot<S> {
     tokens: Vec<u32>,
@@ -106,7 +115,13 @@ impl<S: Clone> Slot<S> {
     /// drops what lies past it, asks the policy where to save, and plans the passes.
     ///
     /// `prompt` is not empty. `bytes_left` is what the daemon's budget still allows.
-    pub fn begin(&mut self, prompt: &[u32], boundaries: &[Boundary], bytes_left: u64, planner: Planner) -> Start<S> {
+    pub fn begin(
+        &mut self,
+        prompt: &[u32],
+        boundaries: &[Boundary],
+        bytes_left: u64,
+        planner: Planner,
+    ) -> Start<S> {
         self.requests += 1;
         let length = prompt.len() as u32;
         let shared = shared_prefix(&self.tokens, prompt).min(length.saturating_sub(1));
@@ -133,6 +148,36 @@ impl<S: Clone> Slot<S> {
         self.current = Some((length, shared, restored));
         self.saved.clear();
         Start { shared, restored, state, passes: planner.plan(restored, length, positions.as_slice()) }
+    }
+
+    /// Where `prompt` would be restored, without starting it.
+    pub fn restorable(&self, prompt: &[u32]) -> u32 {
+        let shared = shared_prefix(&self.tokens, prompt).min((prompt.len() as u32).saturating_sub(1));
+        let live = Some(self.tokens.len() as u32).filter(|end| *end <= shared && self.live.is_some());
+        let saved = self.checkpoints.iter().rev().map(|c| c.position).find(|p| *p <= shared);
+        live.or(saved).unwrap_or(0)
+    }
+
+    /// What it holds; `None` where no state would be worth keeping.
+    pub fn held(&self) -> Option<Held<S>> {
+        let mut states: Vec<(u32, S)> =
+            self.checkpoints.iter().map(|c| (c.position, c.state.clone())).collect();
+        let end = self.tokens.len() as u32;
+        if let Some(live) = self.live.clone().filter(|_| states.last().is_none_or(|(p, _)| *p < end)) {
+            states.push((end, live));
+        }
+        let last = states.last()?.0;
+        (last > 0).then(|| Held { tokens: self.tokens[..last as usize].to_vec(), states })
+    }
+
+    /// Goes on with what was put away, in place of what it holds. The KV cells must be there.
+    pub fn adopt(&mut self, held: Held<S>) {
+        let mut states = held.states;
+        self.live = states.pop().map(|(_, state)| state);
+        self.tokens = held.tokens;
+        let keep = states.len().saturating_sub(self.limits.checkpoints as usize);
+        let checkpoint = |(position, state)| Checkpoint { position, state, hits: 0, used: self.requests };
+        self.checkpoints = states.drain(keep..).map(checkpoint).collect();
     }
 
     /// The newest state at or before `shared`: the live one, or a checkpoint.
@@ -220,7 +265,7 @@ impl<S: Clone> Slot<S> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     struct At(Vec<u32>);
@@ -232,7 +277,7 @@ mod tests {
         }
     }
 
-    fn slot(saves: &[u32], checkpoints: u32) -> Slot<u32> {
+    pub(crate) fn slot(saves: &[u32], checkpoints: u32) -> Slot<u32> {
         let limits = SlotLimits { checkpoints, saves: 6, checkpoint_bytes: 1, cost: Cost::PHONE };
         Slot::new(Box::new(At(saves.to_vec())), limits)
     }
@@ -286,6 +331,16 @@ mod tests {
         serve(&mut s, &p, &[7]);
         let start = serve(&mut s, &p, &[7]);
         assert_eq!((start.shared, start.restored), (149, 149));
+    }
+
+    #[test]
+    fn what_is_put_away_can_be_taken_up_in_another_slot() {
+        let mut s = slot(&[10, 40, 90], 8);
+        serve(&mut s, &prompt(50, 1000), &[7]);
+        let mut other = slot(&[], 8);
+        other.adopt(s.held().expect("states"));
+        assert_eq!(other.restorable(&prompt(50, 2000)), 40);
+        assert_eq!(serve(&mut other, &prompt(50, 2000), &[]).restored, 40);
     }
 
     #[test]

@@ -77,7 +77,8 @@ fn on_off(name: &str, value: &str) -> Result<bool, SwitchError> {
 
 impl Switches {
     /// Names of all switches.
-    pub const NAMES: &'static [&'static str] = &["in_pass_saves", "consolidate", "fused_swiglu", "mtp_drafts", "kv_type"];
+    pub const NAMES: &'static [&'static str] =
+        &["in_pass_saves", "consolidate", "fused_swiglu", "mtp_drafts", "kv_type"];
 
     /// Applies one `name=value`.
     pub fn set(&mut self, pair: &str) -> Result<(), SwitchError> {
