@@ -25,6 +25,7 @@ pub mod sampler;
 pub mod slot;
 pub mod state;
 pub mod switches;
+pub mod synth;
 /// Chat templates: messages to a prompt.
 pub mod template;
 /// Text to token ids and back, from the vocabulary in a GGUF file.
