@@ -9,6 +9,7 @@
 //!
 //! It knows nothing of clients, sockets or Wasm, and no device by name.
 
+pub mod bench;
 pub mod engine;
 pub mod executor;
 mod generation;

@@ -3,6 +3,7 @@
 //! A file a subcommand. What they share: where the daemon is ([`daemon`]), how a run fails
 //! ([`failure`]), and the numbers of one request ([`numbers`]).
 
+mod bench;
 mod daemon;
 mod failure;
 mod generate;
@@ -40,6 +41,7 @@ struct Cli {
 enum Command {
     Generate(Box<generate::Args>),
     Replay(replay::Args),
+    Bench(bench::Args),
     Model(model::Args),
     Status(status::Args),
     Top(top::Args),
@@ -49,6 +51,7 @@ fn run(cli: &Cli, out: &mut dyn Write) -> Result<(), Failure> {
     match &cli.command {
         Command::Generate(args) => generate::run(args, out),
         Command::Replay(args) => replay::run(args, out),
+        Command::Bench(args) => bench::run(args, out),
         Command::Model(args) => model::run(args, out),
         Command::Status(args) => status::run(args, out),
         Command::Top(args) => top::run(args, out),

@@ -1,4 +1,4 @@
-//! `tandem model`: what is in a model file.
+//! `tandem model`: what is in a model file, and files with random weights.
 
 use crate::failure::Failure;
 use crate::status::bytes;
@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use tandem_engine::gguf::{self, Gguf, TensorInfo, ValueType};
+use tandem_engine::synth::{Quant, Size, Synth};
 
 /// Longest array shown whole.
 const WHOLE_ARRAY: usize = 64;
@@ -32,11 +33,82 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Writes a random-weight model of a given shape, with real tensor names.
+    Synth {
+        /// Family.
+        #[arg(long, value_enum, default_value = "qwen35")]
+        arch: Arch,
+        /// Shape.
+        #[arg(long, value_enum)]
+        size: SynthSize,
+        /// Type of the matrices (q4_0 and q4_k keep some in Q6_K, as llama.cpp does).
+        #[arg(long, value_enum)]
+        quant: SynthQuant,
+        /// Take the vocabulary of this GGUF file.
+        #[arg(long, value_name = "VOCAB.gguf")]
+        tokenizer: Option<PathBuf>,
+        /// Equal seeds write equal files.
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
+        /// The file to write.
+        #[arg(value_name = "OUT.gguf")]
+        out: PathBuf,
+    },
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Arch {
+    Qwen35,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum SynthSize {
+    #[value(name = "tiny")]
+    Tiny,
+    #[value(name = "0.8b")]
+    B0_8,
+    #[value(name = "2b")]
+    B2,
+    #[value(name = "4b")]
+    B4,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum SynthQuant {
+    #[value(name = "f16")]
+    F16,
+    #[value(name = "q8_0")]
+    Q8_0,
+    #[value(name = "q4_0")]
+    Q4_0,
+    #[value(name = "q4_k")]
+    Q4K,
 }
 
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
     match &args.command {
         Command::Inspect { file, json } => inspect(file, *json, out),
+        Command::Synth { arch: Arch::Qwen35, size, quant, tokenizer, seed, out: path } => {
+            let synth = Synth {
+                size: match size {
+                    SynthSize::Tiny => Size::Tiny,
+                    SynthSize::B0_8 => Size::B0_8,
+                    SynthSize::B2 => Size::B2,
+                    SynthSize::B4 => Size::B4,
+                },
+                quant: match quant {
+                    SynthQuant::F16 => Quant::F16,
+                    SynthQuant::Q8_0 => Quant::Q8_0,
+                    SynthQuant::Q4_0 => Quant::Q4_0,
+                    SynthQuant::Q4K => Quant::Q4K,
+                },
+                tokenizer: tokenizer.clone(),
+                seed: *seed,
+            };
+            let written = synth.write(path).map_err(|e| Failure::Usage(e.to_string()))?;
+            writeln!(out, "wrote {} ({})", path.display(), bytes(written))?;
+            Ok(())
+        }
     }
 }
 

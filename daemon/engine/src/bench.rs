@@ -1,0 +1,139 @@
+//! Speed of a model on a device: prefill, decode, and passes of several columns.
+//!
+//! Figures are for comparison within one run; machines drift.
+
+use crate::executor::Executor;
+use crate::pass::{Kind, Pass, Segment};
+use crate::state::{KvCache, State};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+use tandem_program::DeviceError;
+
+/// Tokens of the prefill figure.
+const PREFILL: u32 = 512;
+/// Tokens of the decode figure.
+const DECODE: u32 = 64;
+/// Passes a verify figure is taken over.
+const VERIFY_PASSES: u32 = 8;
+/// Most columns measured.
+const VERIFY_COLUMNS: u32 = 8;
+
+/// A figure over several runs, a second.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    /// The slowest run.
+    pub min: f64,
+    /// The middle run.
+    pub median: f64,
+    /// The fastest run.
+    pub max: f64,
+}
+
+impl Figure {
+    /// Of at least one value.
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let last = values.len().saturating_sub(1);
+        Figure { min: values[0], median: values[last / 2], max: values[last] }
+    }
+}
+
+/// What [`measure`] found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Speed {
+    /// Prompt tokens a second over 512.
+    pub pp512: Figure,
+    /// Generated tokens a second over 64, from an empty context.
+    pub tg64: Figure,
+    /// Passes a second by number of columns, each with its logits.
+    pub verify: BTreeMap<u32, Figure>,
+}
+
+struct Sequence<'a> {
+    executor: &'a mut Executor,
+    kv: KvCache,
+}
+
+impl Sequence<'_> {
+    /// Any tokens do: the time does not depend on them.
+    fn tokens(&self, from: u32, count: u32) -> Vec<u32> {
+        let vocabulary = self.executor.dims().vocabulary;
+        (from..from + count).map(|i| i.wrapping_mul(7919) % vocabulary).collect()
+    }
+
+    fn run(
+        &mut self,
+        kind: Kind,
+        position: u32,
+        count: u32,
+        state: Arc<State>,
+        logits: Vec<u32>,
+    ) -> Result<Arc<State>, DeviceError> {
+        let end = self.executor.take_state()?;
+        let segment = Segment {
+            kind,
+            tokens: self.tokens(position, count),
+            position,
+            kv: self.kv,
+            state,
+            states: vec![(count - 1, Arc::clone(&end))],
+            logits,
+            mtp_logits: Vec::new(),
+        };
+        self.executor.run(&Pass { segments: vec![segment] })?;
+        Ok(end)
+    }
+
+    fn prefill(&mut self) -> Result<f64, DeviceError> {
+        let zero = self.executor.states().zero();
+        let start = Instant::now();
+        self.run(Kind::Prefill, 0, PREFILL, zero, vec![PREFILL - 1])?;
+        Ok(f64::from(PREFILL) / start.elapsed().as_secs_f64())
+    }
+
+    fn decode(&mut self) -> Result<f64, DeviceError> {
+        let mut state = self.executor.states().zero();
+        let start = Instant::now();
+        for position in 0..DECODE {
+            state = self.run(Kind::Decode, position, 1, state, vec![0])?;
+        }
+        Ok(f64::from(DECODE) / start.elapsed().as_secs_f64())
+    }
+
+    fn verify(&mut self, columns: u32) -> Result<f64, DeviceError> {
+        let mut state = self.executor.states().zero();
+        let start = Instant::now();
+        for pass in 0..VERIFY_PASSES {
+            state = self.run(Kind::Decode, pass * columns, columns, state, (0..columns).collect())?;
+        }
+        Ok(f64::from(VERIFY_PASSES) / start.elapsed().as_secs_f64())
+    }
+}
+
+/// Measures `runs` times (at least once) after one warm-up, the figures in turn, so that a
+/// drift of the machine falls on all of them.
+pub fn measure(executor: &mut Executor, runs: usize) -> Result<Speed, DeviceError> {
+    let kv = executor.new_kv(PREFILL)?;
+    let mut sequence = Sequence { executor, kv };
+    let mut prefill = Vec::new();
+    let mut decode = Vec::new();
+    let mut verify: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+    for run in 0..=runs.max(1) {
+        let measured = (sequence.prefill()?, sequence.decode()?);
+        for columns in 1..=VERIFY_COLUMNS {
+            let rate = sequence.verify(columns)?;
+            if run > 0 {
+                verify.entry(columns).or_default().push(rate);
+            }
+        }
+        if run > 0 {
+            prefill.push(measured.0);
+            decode.push(measured.1);
+        }
+    }
+    executor.destroy_kv(kv)?;
+    let verify = verify.into_iter().map(|(columns, rates)| (columns, Figure::of(rates))).collect();
+    Ok(Speed { pp512: Figure::of(prefill), tg64: Figure::of(decode), verify })
+}
