@@ -90,13 +90,14 @@ impl Generation {
         if let Some(forced) = &mut self.forced {
             return Ok(forced.pop_front().map_or(Choice::End(None), Choice::Token));
         }
-        let size = tokenizer.vocab_size() as u32;
+        // Rows that pad the vocabulary stand for nothing.
+        let real = |id| tokenizer.kind(id) != TokenKind::Unused;
         let chosen = match &mut self.constraint {
             Some(constraint) => {
                 let mask = constraint.mask()?;
-                self.sampler.choose(logits, &self.answer, |id| id < size && mask.is_allowed(id))
+                self.sampler.choose(logits, &self.answer, |id| mask.is_allowed(id) && real(id))
             }
-            None => self.sampler.choose(logits, &self.answer, |id| id < size),
+            None => self.sampler.choose(logits, &self.answer, real),
         };
         let id = chosen.ok_or(EngineError::NothingAllowed { tokens: self.answer.len() })?;
         Ok(if tokenizer.is_end(id) { Choice::End(Some(id)) } else { Choice::Token(id) })
