@@ -220,6 +220,12 @@ impl Config {
         check("threads", threads as u64, 1..=256, "it must lie from 1 to 256")?;
         check("context", context.into(), 16..=1 << 20, "it must lie from 16 to 1048576")?;
         check("limits.clients", limits.clients.into(), 1..=4096, "it must lie from 1 to 4096")?;
+        check(
+            "limits.clients_per_user",
+            limits.clients_per_user.into(),
+            1..=4096,
+            "it must lie from 1 to 4096",
+        )?;
         check("limits.queue", limits.queue as u64, 1..=1024, "it must lie from 1 to 1024")?;
         check("limits.checkpoints", limits.checkpoints.into(), 0..=64, "it must lie from 0 to 64")?;
         check("limits.saves", limits.saves.into(), 0..=64, "it must lie from 0 to 64")?;

@@ -5,6 +5,7 @@
 use crate::front::{Order, Orders, Shared};
 use crate::status;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
@@ -21,6 +22,9 @@ use tandem_ipc::request::{self, GenerateRequest, LogprobsScope, Priority};
 /// Messages that may wait for room in a client's ring before it counts as too slow. The
 /// rows of one pass of the numeric door may be more; their number is bounded by the pass.
 const OUTBOX: usize = 4096;
+
+/// Commands obeyed between two passes while there is work.
+const COMMANDS_A_PASS: u32 = 64;
 
 /// A client of this daemon. Never reused while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -119,10 +123,13 @@ impl Scheduler {
     /// Serves until [`Command::Stop`], or until the front is gone.
     pub fn run(mut self) {
         let mut events = Vec::new();
+        let mut commands = 0;
         loop {
             let busy = self.engine.has_work() || self.clients.values().any(Client::may_probe);
             let wake = if busy { None } else { self.next_wake() };
             let command = match (busy, wake) {
+                // A flood of messages must not keep the device from its work.
+                (true, _) if commands >= COMMANDS_A_PASS => Err(false),
                 (true, _) => self.commands.try_recv().map_err(|e| e == mpsc::TryRecvError::Disconnected),
                 (false, None) => self.commands.recv().map_err(|_| true),
                 (false, Some(deadline)) => {
@@ -133,10 +140,11 @@ impl Scheduler {
             match command {
                 Ok(Command::Stop) | Err(true) => break,
                 Ok(command) => {
+                    commands += 1;
                     self.obey(command);
                     continue;
                 }
-                Err(false) => {}
+                Err(false) => commands = 0,
             }
             self.expire();
             if busy {
@@ -144,11 +152,21 @@ impl Scheduler {
             } else {
                 self.unload_when_idle();
             }
-            self.engine.step(&mut events);
+            self.step(&mut events);
             self.deliver(&mut events);
             self.probe();
         }
         self.stop();
+    }
+
+    /// One pass. A fault in the engine costs the requests that run, not the daemon.
+    fn step(&mut self, events: &mut Vec<(SlotId, JobId, Event)>) {
+        // The engine is put back into a known state below, so what a panic left is not seen.
+        let done = catch_unwind(AssertUnwindSafe(|| self.engine.step(events)));
+        if done.is_err() {
+            tracing::error!("a pass panicked; its requests fail, their slots are emptied");
+            self.engine.abandon(events);
+        }
     }
 
     /// When there is something to do without a command: a deadline, or the unload.
@@ -466,7 +484,7 @@ fn failed(id: RequestId, code: FailureCode, message: String) -> ServerMessage {
 
 fn code(error: &EngineError) -> FailureCode {
     match error {
-        EngineError::NoSlot(_) => FailureCode::Internal,
+        EngineError::NoSlot(_) | EngineError::Fault => FailureCode::Internal,
         EngineError::SlotsFull { .. } => FailureCode::QuotaExceeded,
         EngineError::QueueFull { .. } => FailureCode::QueueFull,
         EngineError::PromptTooLong { .. } => FailureCode::PromptTooLong,

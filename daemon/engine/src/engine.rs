@@ -740,6 +740,18 @@ impl Engine {
         }
     }
 
+    /// After a panic in a pass: fails the request at the front of every slot, one of which
+    /// was at fault, and empties the slots, whose bookkeeping may be half done.
+    pub fn abandon(&mut self, events: &mut Vec<(SlotId, JobId, Event)>) {
+        let ids: Vec<SlotId> = self.slots.keys().copied().collect();
+        for id in ids {
+            self.fail(id, EngineError::Fault, events);
+            if let Some(entry) = self.slots.get_mut(&id) {
+                entry.slot.clear();
+            }
+        }
+    }
+
     /// The numeric door: logits of a prompt, at the last position or at all, handed to `sink`
     /// as (position, row). Uses a sequence of its own.
     pub fn probe(

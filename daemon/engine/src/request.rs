@@ -200,6 +200,9 @@ pub enum EngineError {
         /// States in use.
         in_use: u64,
     },
+    /// A fault in the engine; the daemon's log says more.
+    #[error("the engine failed on this request; please report it with the daemon's log")]
+    Fault,
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),

@@ -180,3 +180,18 @@ fn a_prompt_that_fills_the_context_still_gets_one_token() {
     let answer = ask(&mut e, slot, &Request::new(Input::Tokens(vec![1; 63])));
     assert_eq!((answer.finish, answer.stats.decode_tokens), (Some(Finish::Length), 1));
 }
+
+#[test]
+fn an_abandoned_pass_fails_its_request_and_the_slot_serves_the_next() {
+    let steps = trace(1);
+    let mut e = engine(EngineOptions::default());
+    let slot = open(&mut e, 1);
+    e.submit(slot, JobId(1), &steps[0].0).expect("accepted");
+    let mut events = Vec::new();
+    e.step(&mut events);
+    events.clear();
+    e.abandon(&mut events);
+    assert!(matches!(events[..], [(_, JobId(1), Event::Failed(EngineError::Fault))]));
+    let answer = ask(&mut e, slot, &steps[0].0);
+    assert_eq!((answer.text, answer.stats.restored), (steps[0].1.clone(), 0));
+}
