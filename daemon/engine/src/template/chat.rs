@@ -74,7 +74,7 @@ impl Chat {
             None | Some(Json::Null) => None,
             Some(tools) => {
                 self::list("tools", tools, MAX_TOOLS)?;
-                let tools = reader.json("tools", tools, false, 0)?;
+                let tools = reader.json(tools, false, 0)?;
                 // No tools at all and an empty list mean the same to a template.
                 (tools.as_array().is_some_and(|t| !t.is_empty())).then_some(tools)
             }
@@ -151,7 +151,7 @@ impl Reader<'_> {
                 }
                 _ => {
                     let key = self.text(key, false)?;
-                    let value = self.json(&field, value, assistant, 0)?;
+                    let value = self.json(value, assistant, 0)?;
                     checked.insert(key, value);
                 }
             }
@@ -215,17 +215,11 @@ impl Reader<'_> {
                 function["arguments"] = arguments;
             }
         }
-        self.json(field, &Json::Array(calls), false, 0)
+        self.json(&Json::Array(calls), false, 0)
     }
 
     /// Any JSON, with every text in it (keys too) guarded.
-    fn json(
-        &mut self,
-        field: &str,
-        value: &Json,
-        assistant: bool,
-        depth: usize,
-    ) -> Result<Json, TemplateError> {
+    fn json(&mut self, value: &Json, assistant: bool, depth: usize) -> Result<Json, TemplateError> {
         if depth > MAX_DEPTH {
             return Err(TemplateError::TooLarge {
                 what: "the nesting of messages and tools",
@@ -235,14 +229,13 @@ impl Reader<'_> {
         }
         Ok(match value {
             Json::String(text) => self.text(text, assistant)?.into(),
-            Json::Array(items) => items
-                .iter()
-                .map(|item| self.json(field, item, assistant, depth + 1))
-                .collect::<Result<_, _>>()?,
+            Json::Array(items) => {
+                items.iter().map(|item| self.json(item, assistant, depth + 1)).collect::<Result<_, _>>()?
+            }
             Json::Object(object) => {
                 let mut out = Map::new();
                 for (key, value) in object {
-                    out.insert(self.text(key, false)?, self.json(field, value, assistant, depth + 1)?);
+                    out.insert(self.text(key, false)?, self.json(value, assistant, depth + 1)?);
                 }
                 Json::Object(out)
             }
