@@ -21,8 +21,10 @@ use tandem_policy::{Kept, PlaceRequest, Placement, Positions, choose_saves, leas
 #[derive(Clone, Debug)]
 pub struct Anchor {
     memory: Memory,
-    /// Skeleton of the last prompt placed.
+    /// Skeleton of the prompt being placed.
     lines: Lines,
+    /// Skeleton of the one before.
+    before: Lines,
     forecast: Forecast,
 }
 
@@ -30,7 +32,7 @@ impl Anchor {
     /// A policy that has seen nothing.
     #[must_use]
     pub const fn new() -> Self {
-        Self { memory: Memory::new(), lines: Lines::new(), forecast: Forecast::new() }
+        Self { memory: Memory::new(), lines: Lines::new(), before: Lines::new(), forecast: Forecast::new() }
     }
 }
 
@@ -42,13 +44,15 @@ impl Default for Anchor {
 
 impl Placement for Anchor {
     fn place(&mut self, request: &PlaceRequest<'_>, positions: &mut Positions) {
-        // A shared prefix that reaches into the answer says nothing of where to save.
-        if self.lines.prompt > 0 && request.shared > 0 {
-            let parted = request.shared.min(self.lines.prompt);
-            self.memory.learn(&self.lines, parted);
-        }
+        core::mem::swap(&mut self.lines, &mut self.before);
         self.lines.read(request);
         let shared = request.shared.min(self.lines.prompt);
+        if shared > 0 {
+            // The slot may have gone on from an older prompt than the one before, out of the
+            // prompt cache. Then only the new prompt is known to begin with what was shared.
+            let from = if self.before.agrees(&self.lines, shared) { &self.before } else { &self.lines };
+            self.memory.learn(from, shared.min(from.prompt));
+        }
         self.forecast.make(&self.memory, &self.lines, shared);
         let price = request.cost.per_save as f32 / request.cost.per_token.max(1) as f32;
         choose_saves(

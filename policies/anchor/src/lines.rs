@@ -71,6 +71,12 @@ impl Lines {
         }
     }
 
+    /// True where both have the same lines up to `position`.
+    pub(crate) fn agrees(&self, other: &Self, position: u32) -> bool {
+        let line = self.line_of(position);
+        self.prompt > 0 && line == other.line_of(position) && self.starts[..=line] == other.starts[..=line]
+    }
+
     pub(crate) fn count(&self) -> usize {
         self.count
     }

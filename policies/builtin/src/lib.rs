@@ -14,6 +14,8 @@ pub struct Builtin {
     pub summary: &'static str,
     /// Makes one for a slot, natively compiled.
     pub native: fn() -> Box<dyn Placement + Send>,
+    /// The Wasm component, built from the same source by `cargo xtask policies`.
+    pub component: &'static [u8],
 }
 
 /// All of them, the default first.
@@ -22,26 +24,31 @@ pub const PLACEMENTS: &[Builtin] = &[
         name: "anchor",
         summary: "saves ahead of time where the next prompt will most likely part",
         native: || Box::new(tandem_policy_anchor::Anchor::default()),
+        component: include_bytes!("../../built/anchor.wasm"),
     },
     Builtin {
         name: "divergence",
         summary: "saves where this prompt parts from the last one (the paper's rule)",
         native: || Box::new(tandem_policy_divergence::Divergence::default()),
+        component: include_bytes!("../../built/divergence.wasm"),
     },
     Builtin {
         name: "chat",
         summary: "saves near the prompt's end and at the last user message (llama.cpp's rule)",
         native: || Box::new(tandem_policy_chat::Chat),
+        component: include_bytes!("../../built/chat.wasm"),
     },
     Builtin {
         name: "marconi",
         summary: "saves at branch points, evicts by recency and compute saved per byte",
         native: || Box::new(tandem_policy_marconi::Marconi),
+        component: include_bytes!("../../built/marconi.wasm"),
     },
     Builtin {
         name: "sparse",
         summary: "saves by dynamic programming over the shared prefix lengths seen",
         native: || Box::new(tandem_policy_sparse::Sparse::default()),
+        component: include_bytes!("../../built/sparse.wasm"),
     },
 ];
 

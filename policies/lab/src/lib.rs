@@ -10,7 +10,10 @@
 //! ```
 
 pub mod calibrate;
+pub mod component;
+pub mod scaffold;
 pub mod simulate;
+mod store;
 pub mod svg;
 pub mod sweep;
 pub mod table;

@@ -1,11 +1,12 @@
-//! Replays a trace through the engine's slots and planner, with a cost model
-//! in place of a model.
+//! Replays a trace through the engine's slots, prompt cache and planner, with a
+//! cost model in place of a model.
 
+use crate::store::Store;
 use crate::trace::Request;
 use serde::Serialize;
 use std::collections::HashMap;
 use tandem_engine::planner::Planner;
-use tandem_engine::slot::{Slot, SlotLimits, shared_prefix};
+use tandem_engine::slot::shared_prefix;
 use tandem_policy::{Cost, Placement};
 
 /// What a simulation assumes of the daemon and its device.
@@ -17,6 +18,12 @@ pub struct Settings {
     pub saves: u32,
     /// Bytes of one checkpoint.
     pub checkpoint_bytes: u64,
+    /// Bytes of one token's KV cells.
+    pub kv_bytes: u64,
+    /// Most bytes of all states: live ones, checkpoints and the prompt cache's.
+    pub state_budget: u64,
+    /// Most bytes of the prompt cache; 0 turns it off.
+    pub prompt_cache: u64,
     /// What work costs.
     pub cost: Cost,
     /// How passes are laid.
@@ -24,12 +31,16 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// The paper's phone and model: 8 checkpoints of 50 MiB a slot.
+    /// The paper's phone and model (8 checkpoints of 50 MiB a slot, 32 KiB of KV
+    /// a token) and the daemon's own limits.
     fn default() -> Self {
         Self {
             checkpoints: 8,
             saves: 6,
             checkpoint_bytes: 50 << 20,
+            kv_bytes: 32 << 10,
+            state_budget: 1 << 30,
+            prompt_cache: 512 << 20,
             cost: Cost::PHONE,
             planner: Planner { consolidate: true, in_pass_saves: true },
         }
@@ -125,50 +136,18 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// Replays `trace` in order, a slot a client, each with a policy from `make`.
+/// All clients are one user's.
 pub fn simulate(
     name: &str,
     trace: &[Request],
     settings: &Settings,
     make: &dyn Fn() -> Box<dyn Placement + Send>,
 ) -> Outcome {
-    let limits = SlotLimits {
-        checkpoints: settings.checkpoints,
-        saves: settings.saves,
-        checkpoint_bytes: settings.checkpoint_bytes,
-        cost: settings.cost,
-    };
-    let mut slots: HashMap<&str, Slot<()>> = HashMap::new();
+    let mut store = Store::new(settings);
     let mut steps = Vec::with_capacity(trace.len());
     for request in trace.iter().filter(|r| !r.tokens.is_empty()) {
-        let first = !slots.contains_key(request.client.as_str());
-        let slot = slots.entry(&request.client).or_insert_with(|| Slot::new(make(), limits));
-        let start = slot.begin(&request.tokens, &request.boundaries, u64::MAX, settings.planner);
-        for pass in &start.passes {
-            for &position in &pass.saves {
-                slot.save(position, ());
-            }
-            slot.advance(&request.tokens[pass.start as usize..pass.end as usize], ());
-        }
-        if !request.answer.is_empty() {
-            slot.advance(&request.answer, ());
-        }
-        let prompt = request.tokens.len() as u32;
-        let saved = slot.saved().to_vec();
-        slot.finish(request.answer.len() as u32);
-        let (new, passes, saves) = (prompt - start.restored, start.passes.len() as u32, saved.len() as u32);
-        steps.push(Step {
-            client: request.client.clone(),
-            first,
-            prompt,
-            shared: start.shared,
-            restored: start.restored,
-            new,
-            passes,
-            saves,
-            saved,
-            bytes: slot.checkpoints().len() as u64 * settings.checkpoint_bytes,
-            predicted_ms: predicted_ms(&settings.cost, new, passes, saves),
-        });
+        let first = store.open(&request.client, make);
+        steps.push(Step { first, ..store.serve(request) });
     }
     let later = || steps.iter().filter(|s| !s.first);
     Outcome {

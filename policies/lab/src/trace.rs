@@ -3,9 +3,9 @@
 use serde::Deserialize;
 use std::path::Path;
 use tandem_engine::gguf::Gguf;
-use tandem_engine::template::{self, ChatTemplate, RenderOptions};
+use tandem_engine::template::{ChatTemplate, RenderOptions};
 use tandem_engine::tokenizer::Tokenizer;
-use tandem_policy::{Boundary, BoundaryKind};
+use tandem_policy::Boundary;
 
 /// Longest trace file, in bytes.
 pub const MAX_TRACE_BYTES: u64 = 1 << 30;
@@ -81,6 +81,7 @@ struct Body {
     messages: serde_json::Value,
     #[serde(default)]
     tools: Option<serde_json::Value>,
+    max_tokens: Option<usize>,
     #[serde(default)]
     chat_template_kwargs: Option<TemplateSettings>,
 }
@@ -158,22 +159,13 @@ impl Reader {
             .and_then(|chat| self.template.render(&chat, options))
             .and_then(|rendered| rendered.prompt(&self.tokenizer))
             .map_err(|e| e.to_string())?;
-        let answer = self.tokenizer.encode(&line.expect, false).map_err(|e| e.to_string())?;
+        let mut answer = self.tokenizer.encode(&line.expect, false).map_err(|e| e.to_string())?;
+        answer.truncate(body.max_tokens.unwrap_or(usize::MAX));
         Ok(Request {
             client: line.agent,
-            boundaries: prompt.boundaries.iter().map(boundary).collect(),
+            boundaries: prompt.boundaries,
             tokens: prompt.tokens,
             answer,
         })
     }
-}
-
-fn boundary(b: &template::Boundary) -> Boundary {
-    let kind = match b.kind {
-        template::BoundaryKind::User => BoundaryKind::USER,
-        template::BoundaryKind::Message => BoundaryKind::MESSAGE,
-        template::BoundaryKind::Image => BoundaryKind::IMAGE,
-        template::BoundaryKind::Line => BoundaryKind::LINE,
-    };
-    Boundary { token: b.token, kind }
 }
