@@ -83,15 +83,15 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
         Facts { model: config.model.clone(), placement: config.placement.clone(), started: Instant::now() };
     let scheduler =
         Scheduler::new(engine, config.placement.clone(), inbox, orders, facts, config.unload_after);
-    let stop = commands.clone();
+    let (stop, end) = (commands.clone(), commands.clone());
     let handle = signals.handle();
     let waiter = std::thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
             if let Some(signal) = signals.forever().next() {
-                tracing::info!(signal, "stopping");
                 // A scheduler that has ended needs no telling.
                 let _ = stop.send(Command::Stop);
+                tracing::info!(signal, "stopping");
             }
         })
         .map_err(system("cannot start a thread"))?;
@@ -100,7 +100,10 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
     }
     let front = std::thread::Builder::new()
         .name("front".into())
-        .spawn(move || front.run())
+        .spawn(move || {
+            let _stop = StopAtEnd(end);
+            front.run()
+        })
         .map_err(system("cannot start a thread"))?;
     tracing::info!(socket = %config.socket.display(), "serving");
     scheduler.run();
@@ -114,6 +117,17 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
     }
 }
 
+/// Stops the scheduler when the front ends, however it does: without it no client could come
+/// or go.
+struct StopAtEnd(mpsc::Sender<Command>);
+
+impl Drop for StopAtEnd {
+    fn drop(&mut self) {
+        // A scheduler that has ended needs no telling.
+        let _ = self.0.send(Command::Stop);
+    }
+}
+
 /// Stops the daemon when the process that started it is gone: its end of the pipe closes.
 fn watch_owner(fd: i32, commands: mpsc::Sender<Command>) -> Result<(), ServeError> {
     let path = format!("/proc/self/fd/{fd}");
@@ -122,8 +136,8 @@ fn watch_owner(fd: i32, commands: mpsc::Sender<Command>) -> Result<(), ServeErro
         .name("owner".into())
         .spawn(move || {
             let _ = std::io::copy(&mut pipe, &mut std::io::sink());
-            tracing::info!("the owner is gone; stopping");
             let _ = commands.send(Command::Stop);
+            tracing::info!("the owner is gone; stopping");
         })
         .map(drop)
         .map_err(system("cannot start a thread"))
