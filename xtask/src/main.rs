@@ -1,3 +1,53 @@
-//! Developer tasks: demo, test, ci.
+//! Developer tasks: `cargo xtask demo | test | ci`.
 
-fn main() {}
+mod cargo;
+mod demo;
+mod need;
+mod screen;
+mod test;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Developer tasks of Tandem.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    Demo(demo::Args),
+    Test(test::Args),
+    /// As `test`, with the settings of a CI machine: the locked dependencies, no incremental
+    /// builds.
+    Ci(test::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().task {
+        Task::Demo(args) => demo::run(&args),
+        Task::Test(args) => test::run(&args, false),
+        Task::Ci(args) => test::run(&args, true),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -100,8 +100,8 @@ impl Numbers {
         let n = |n: Option<u64>| n.map_or_else(|| "?".into(), |n| n.to_string());
         let ms = |ms: Option<f64>| ms.map_or_else(|| "?".into(), |ms| format!("{ms:.1}"));
         format!(
-            "prompt {} tokens, {} reused, {} new in {} passes, {} saves, {} ms; \
-             answer {} tokens in {} passes, {} of {} drafts accepted, {} ms; {} ms in all",
+            "prompt: tokens {}, reused {}, new {}, passes {}, saves {}, {} ms; \
+             answer: tokens {}, passes {}, drafts accepted {} of {}, {} ms; in all {} ms",
             n(self.prompt),
             n(self.restored),
             n(self.new),

@@ -1,0 +1,69 @@
+//! Running cargo and other programs from the repository's root.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+
+/// Why a task stops.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TaskError {
+    /// A program that cannot be run.
+    #[error("cannot run {program}: {source}")]
+    Run {
+        /// The program.
+        program: String,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// A program that failed.
+    #[error("`{command}` failed ({status})")]
+    Failed {
+        /// The command line.
+        command: String,
+        /// How it ended.
+        status: ExitStatus,
+    },
+    /// Steps of a test run that failed.
+    #[error("{} of {all} steps failed: {}", failed.len(), failed.join(", "))]
+    Steps {
+        /// Names of those that failed.
+        failed: Vec<String>,
+        /// How many there are.
+        all: usize,
+    },
+    /// The demo.
+    #[error(transparent)]
+    Demo(#[from] crate::demo::DemoError),
+}
+
+/// The repository's root.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Where cargo puts what it builds.
+pub(crate) fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
+/// The cargo that runs this task.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command
+}
+
+/// The command as a person would type it.
+pub(crate) fn typed(command: &Command) -> String {
+    let program = Path::new(command.get_program()).file_name().unwrap_or_default();
+    let words = std::iter::once(program).chain(command.get_args());
+    words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+}
+
+/// Runs a command with this process's output.
+pub(crate) fn run(command: &mut Command) -> Result<(), TaskError> {
+    let status = command.status().map_err(|source| TaskError::Run {
+        program: command.get_program().to_string_lossy().into_owned(),
+        source,
+    })?;
+    if status.success() { Ok(()) } else { Err(TaskError::Failed { command: typed(command), status }) }
+}

@@ -1,0 +1,42 @@
+//! What a task needs beyond cargo, and how it gets it: it says what it installs.
+
+use crate::cargo::{TaskError, run};
+use std::process::{Command, Stdio};
+
+/// A program, and what installs it.
+#[derive(Debug)]
+pub(crate) struct Need {
+    /// A command that succeeds where the program is there.
+    pub(crate) probe: &'static [&'static str],
+    /// The command that installs it.
+    pub(crate) install: &'static [&'static str],
+}
+
+/// Formatter and lints of the toolchain in use.
+pub(crate) const TOOLCHAIN: [Need; 2] = [
+    Need { probe: &["cargo", "fmt", "--version"], install: &["rustup", "component", "add", "rustfmt"] },
+    Need { probe: &["cargo", "clippy", "--version"], install: &["rustup", "component", "add", "clippy"] },
+];
+
+impl Need {
+    /// Installs the program if it is absent.
+    pub(crate) fn ensure(&self) -> Result<(), TaskError> {
+        if self.is_there() {
+            return Ok(());
+        }
+        println!("xtask: `{}` does not run; installing: {}", self.probe.join(" "), self.install.join(" "));
+        run(&mut command_of(self.install))
+    }
+
+    fn is_there(&self) -> bool {
+        let mut probe = command_of(self.probe);
+        probe.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+    }
+}
+
+fn command_of(words: &[&str]) -> Command {
+    let (program, arguments) = words.split_first().unwrap_or((&"true", &[]));
+    let mut command = Command::new(program);
+    command.args(arguments);
+    command
+}

@@ -1,0 +1,156 @@
+//! `cargo xtask test` and `cargo xtask ci`: all that must hold before a change goes in.
+
+use crate::cargo::{self, TaskError};
+use crate::need;
+use std::process::Command;
+use std::time::Instant;
+
+/// Runs every check: formatting, lints, all tests (doc tests and whole-system tests on the
+/// demo model included), the documentation.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Run the slow exhaustive forms of tests too (TANDEM_LONG=1, ignored tests included).
+    #[arg(long)]
+    long: bool,
+    /// Run only steps whose name contains this.
+    #[arg(long, value_name = "NAME")]
+    only: Option<String>,
+}
+
+struct Step {
+    name: &'static str,
+    arguments: &'static [&'static str],
+    /// Takes `--locked`.
+    locks: bool,
+    /// Takes `--include-ignored` in a long run.
+    ignores: bool,
+    environment: &'static [(&'static str, &'static str)],
+}
+
+const STEPS: [Step; 6] = [
+    Step {
+        name: "format",
+        arguments: &["fmt", "--all", "--check"],
+        locks: false,
+        ignores: false,
+        environment: &[],
+    },
+    Step {
+        name: "lints",
+        arguments: &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        locks: true,
+        ignores: false,
+        environment: &[],
+    },
+    // The whole-system tests drive these; building them first keeps test times honest.
+    Step {
+        name: "programs",
+        arguments: &["build", "-p", "tandemd", "-p", "tandem-cli"],
+        locks: true,
+        ignores: false,
+        environment: &[],
+    },
+    Step {
+        name: "tests",
+        arguments: &["test", "--workspace", "--no-fail-fast"],
+        locks: true,
+        ignores: true,
+        environment: &[],
+    },
+    // The workspace run above has the SDK without its optional features.
+    Step {
+        name: "sdk features",
+        arguments: &["test", "-p", "tandem-sdk", "--all-features"],
+        locks: true,
+        ignores: true,
+        environment: &[],
+    },
+    Step {
+        name: "documentation",
+        arguments: &["doc", "--workspace", "--no-deps"],
+        locks: true,
+        ignores: false,
+        environment: &[("RUSTDOCFLAGS", "-D warnings")],
+    },
+];
+
+impl Step {
+    fn command(&self, args: &Args, ci: bool) -> Command {
+        let mut command = cargo::cargo();
+        let (before, after) = match self.arguments.iter().position(|word| *word == "--") {
+            Some(at) => self.arguments.split_at(at),
+            None => (self.arguments, &[][..]),
+        };
+        command.args(before);
+        if ci && self.locks {
+            command.arg("--locked");
+        }
+        command.args(after);
+        if args.long && self.ignores {
+            command.args(["--", "--include-ignored"]);
+        }
+        command.envs(self.environment.iter().copied());
+        if args.long {
+            command.env("TANDEM_LONG", "1");
+        }
+        if ci {
+            // Nothing is built twice there, and the cache is smaller without.
+            command.env("CARGO_INCREMENTAL", "0");
+        }
+        command
+    }
+}
+
+/// Runs all steps, goes on after one that fails, and sums up.
+pub(crate) fn run(args: &Args, ci: bool) -> Result<(), TaskError> {
+    for need in need::TOOLCHAIN {
+        need.ensure()?;
+    }
+    let start = Instant::now();
+    let wanted = |step: &&Step| args.only.as_ref().is_none_or(|only| step.name.contains(only.as_str()));
+    let mut done = Vec::new();
+    for step in STEPS.iter().filter(wanted) {
+        let mut command = step.command(args, ci);
+        println!("\n== {}: {}", step.name, cargo::typed(&command));
+        let began = Instant::now();
+        let result = cargo::run(&mut command);
+        if let Err(error) = &result {
+            println!("xtask: {error}");
+        }
+        done.push((step.name, result.is_ok(), began.elapsed().as_secs()));
+    }
+    println!();
+    for (name, ok, seconds) in &done {
+        println!("{:6}  {name:14} {seconds:>5} s", if *ok { "ok" } else { "FAILED" });
+    }
+    println!("{} steps in {} s", done.len(), start.elapsed().as_secs());
+    if let Some(only) = args.only.as_ref().filter(|_| done.is_empty()) {
+        let names: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
+        println!("no step's name contains {only:?}; there are: {}", names.join(", "));
+    }
+    let failed: Vec<String> =
+        done.iter().filter(|(_, ok, _)| !ok).map(|(name, ..)| (*name).to_owned()).collect();
+    if failed.is_empty() && !done.is_empty() {
+        return Ok(());
+    }
+    Err(TaskError::Steps { failed, all: done.len() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn typed(name: &str, long: bool, ci: bool) -> String {
+        let step = STEPS.iter().find(|step| step.name == name).unwrap();
+        cargo::typed(&step.command(&Args { long, only: None }, ci))
+    }
+
+    #[test]
+    fn settings_go_before_the_arguments_of_the_program_behind_cargo() {
+        let lints = typed("lints", false, true);
+        assert!(lints.ends_with("clippy --workspace --all-targets --locked -- -D warnings"), "{lints}");
+        let tests = typed("tests", true, true);
+        assert!(tests.ends_with("test --workspace --no-fail-fast --locked -- --include-ignored"), "{tests}");
+        assert!(typed("format", false, true).ends_with("fmt --all --check"));
+    }
+}
