@@ -60,7 +60,9 @@ pub enum BuildError {
         crate_name: String,
     },
     /// The module is not one that a component can be made of.
-    #[error("no component can be made of {module}: {reason}; does the crate call tandem_policy::export_placement!?")]
+    #[error(
+        "no component can be made of {module}: {reason}; does the crate call tandem_policy::export_placement!?"
+    )]
     Encode {
         /// The core module.
         module: PathBuf,
@@ -122,9 +124,9 @@ fn sources_root() -> PathBuf {
     if let Some(root) = std::env::var_os("TANDEM_WASM_ROOT") {
         return root.into();
     }
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).unwrap_or_else(|| {
-        PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache")
-    });
+    let cache = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .unwrap_or_else(|| PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache"));
     cache.join("tandem/wasm-root")
 }
 
@@ -238,10 +240,9 @@ fn compile(toolchain: &Toolchain, folder: &Path, name: &str, target: &Path) -> R
             .env("LD_LIBRARY_PATH", libraries)
             .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", linker);
     }
-    let status = command.status().map_err(|source| BuildError::Run {
-        program: cargo.to_string_lossy().into_owned(),
-        source,
-    })?;
+    let status = command
+        .status()
+        .map_err(|source| BuildError::Run { program: cargo.to_string_lossy().into_owned(), source })?;
     if status.success() { Ok(()) } else { Err(BuildError::Compile { crate_name: name.to_owned() }) }
 }
 

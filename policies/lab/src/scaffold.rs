@@ -27,7 +27,9 @@ const POLICY: &str = include_str!("../template/lib.rs");
 #[derive(Debug, thiserror::Error)]
 pub enum ScaffoldError {
     /// The name cannot be a crate's.
-    #[error("{name:?} cannot be a crate's name: use small letters, digits and '-', a letter first, at most 64")]
+    #[error(
+        "{name:?} cannot be a crate's name: use small letters, digits and '-', a letter first, at most 64"
+    )]
     Name {
         /// The name.
         name: String,

@@ -80,7 +80,9 @@ impl Store {
         let Some(slot) = self.slots.get_mut(&request.client) else { return };
         let swap = self.cache.swap(OWNER, slot, &request.tokens);
         let loaded = swap.load.and_then(|i| self.cache.load(i)).map(|(held, ())| held);
-        if swap.stash && let Some(held) = slot.held() {
+        if swap.stash
+            && let Some(held) = slot.held()
+        {
             let bytes = held.tokens.len() as u64 * self.settings.kv_bytes
                 + held.states.len() as u64 * self.settings.checkpoint_bytes;
             if self.cache.make_room(bytes).is_some() {

@@ -161,11 +161,6 @@ impl Reader {
             .map_err(|e| e.to_string())?;
         let mut answer = self.tokenizer.encode(&line.expect, false).map_err(|e| e.to_string())?;
         answer.truncate(body.max_tokens.unwrap_or(usize::MAX));
-        Ok(Request {
-            client: line.agent,
-            boundaries: prompt.boundaries,
-            tokens: prompt.tokens,
-            answer,
-        })
+        Ok(Request { client: line.agent, boundaries: prompt.boundaries, tokens: prompt.tokens, answer })
     }
 }
