@@ -2,7 +2,7 @@
 
 mod vocabulary;
 
-use tandem_engine::gguf::GgufWriter;
+use tandem_engine::gguf::{Gguf, GgufWriter};
 use tandem_engine::tokenizer::{TokenKind, Tokenizer, TokenizerError};
 use vocabulary::{ADDED, MERGES, alphabet, file, tiny, tiny_keys};
 
@@ -208,4 +208,16 @@ fn every_shared_vector_is_equal() {
         count += 1;
     }
     assert_eq!(count, 200);
+}
+
+#[test]
+fn the_vocabularies_of_all_shared_golden_models_round_trip() {
+    for name in ["qwen35-a", "qwen35-b", "lfm2", "granitehybrid", "qwen3vl"] {
+        let Some(path) = vocabulary::shared(&format!("fixtures/golden/{name}.gguf")) else { return };
+        let gguf = Gguf::open(path).expect("a valid file");
+        let tokenizer = Tokenizer::from_gguf(&gguf).expect("a valid vocabulary");
+        let text = "[12] Button \"Save 1,234\" (540,1080)\n\n  it's  naïve 日本語 😀\t\r\n x";
+        let ids = tokenizer.encode(text, false).expect("valid");
+        assert_eq!(tokenizer.decode(&ids).expect("valid"), text, "{name}");
+    }
 }

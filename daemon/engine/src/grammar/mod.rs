@@ -49,6 +49,13 @@ const MAX_GRAMMAR_SIZE: usize = 500_000;
 /// Steps to build a schema's lexer, some 50,000 a millisecond.
 const INITIAL_LEXER_FUEL: u64 = 2_000_000;
 
+/// Sets of tokens that are allowed as a whole inside a JSON string with that much room
+/// left, so that the trie need not be walked for them. Each costs about 15 MB with a
+/// vocabulary of 250,000; without them a mask inside a string takes 10 ms, with them
+/// half of one.
+const SLICES: [&str; 3] =
+    [r#"[^"\\\x00-\x1F\x7F]{1,10}"#, r#"[^"\\\x00-\x1F\x7F]{1,30}"#, r#"[^"\\\x00-\x1F\x7F]+"#];
+
 /// Compiles schemas for one vocabulary, and keeps the last few.
 pub struct GrammarCompiler {
     factory: ParserFactory,
@@ -63,8 +70,7 @@ impl GrammarCompiler {
         let eos = tokenizer.eos();
         let vocabulary: TokEnv = Arc::new(GrammarVocabulary::new(tokenizer)?);
         let capabilities = InferenceCapabilities { ff_tokens: true, ..Default::default() };
-        let slices = llguidance::earley::SlicedBiasComputer::json_slices();
-        let mut factory = ParserFactory::new(&vocabulary, capabilities, &slices)
+        let mut factory = ParserFactory::new(&vocabulary, capabilities, &SLICES.map(str::to_owned))
             .map_err(|error| GrammarError::Vocabulary { reason: error.to_string() })?;
         // Neither log nor error may quote an answer.
         factory.quiet();
