@@ -1,6 +1,6 @@
 //! x86-64 with AVX2 and F16C.
 
-use super::simd::{Simd, WIDTH};
+use super::simd::{Piece, Simd, WIDTH};
 use std::arch::x86_64::*;
 
 /// See the module.
@@ -31,6 +31,17 @@ macro_rules! level {
 impl Simd for Avx2 {
     type F = __m256;
     type I = __m256i;
+
+    unsafe fn outline<P: Piece>(piece: P) {
+        #[target_feature(enable = "avx2,f16c")]
+        #[inline(never)]
+        unsafe fn apart<P: Piece>(piece: P) {
+            // SAFETY: the caller's contract, passed on.
+            unsafe { piece.run::<Avx2>() }
+        }
+        // SAFETY: only this level's kernels get here, with its features.
+        unsafe { apart(piece) }
+    }
 
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Self::F {

@@ -2,7 +2,7 @@
 //! products, which go straight to 32 bits.
 
 use super::avx2::Avx2;
-use super::simd::{Simd, WIDTH};
+use super::simd::{Piece, Simd, WIDTH};
 use std::arch::x86_64::*;
 
 /// See the module.
@@ -25,6 +25,17 @@ macro_rules! as_avx2 {
 impl Simd for Avx512Vnni {
     type F = __m256;
     type I = __m256i;
+
+    unsafe fn outline<P: Piece>(piece: P) {
+        #[target_feature(enable = "avx2,f16c,avx512f,avx512vl,avx512vnni")]
+        #[inline(never)]
+        unsafe fn apart<P: Piece>(piece: P) {
+            // SAFETY: the caller's contract, passed on.
+            unsafe { piece.run::<Avx512Vnni>() }
+        }
+        // SAFETY: only this level's kernels get here, with its features.
+        unsafe { apart(piece) }
+    }
 
     as_avx2! {
         load(p: *const f32) -> __m256;

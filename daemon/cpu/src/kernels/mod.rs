@@ -91,4 +91,6 @@ kernels! { $
     fn recurrent::fade(gamma: f32, gammas: *const f32, dots: *const f32, out: *mut f32, n: usize);
     fn recurrent::correct(beta: f32, v: *const f32, a: *const f32, out: *mut f32, n: usize);
 }
+// Gives the macro a path that the instruction sets' modules can name.
+#[allow(clippy::single_component_path_imports)]
 use table;

@@ -13,7 +13,8 @@
 //! A panel is made once for a group of columns. It is also the layout to repack weights to
 //! at load: the product kernels read nothing else.
 
-use super::simd::{Simd, WIDTH};
+use super::simd::{Piece, Simd, WIDTH};
+use std::marker::PhantomData;
 use tandem_program::DType;
 
 /// Values of each row that a panel holds at most.
@@ -54,39 +55,89 @@ impl Panel {
 }
 
 /// Fills the panel from `blocks` blocks of each row. `rows` point at the first of them.
-#[inline(always)]
-pub(super) unsafe fn unpack<S: Simd>(
-    dtype: DType,
-    rows: &[*const u8; WIDTH],
-    blocks: usize,
-    panel: &mut Panel,
-) {
-    // SAFETY: each row holds `blocks` blocks of `dtype`, `blocks * block_len` is at most
-    // `PANEL_VALUES`.
-    unsafe {
-        for b in 0..blocks {
-            let mut at = *rows;
-            for row in &mut at {
-                *row = row.add(b * dtype.block_bytes());
-            }
+pub(super) struct Unpack<'a> {
+    pub(super) rows: [*const u8; WIDTH],
+    pub(super) blocks: usize,
+    pub(super) panel: &'a mut Panel,
+}
+
+impl Unpack<'_> {
+    /// # Safety
+    ///
+    /// Each row holds `blocks` blocks of `dtype`, at most [`PANEL_VALUES`] values.
+    #[inline(always)]
+    pub(super) unsafe fn of<S: Simd>(self, dtype: DType) {
+        // SAFETY: the caller's contract, passed on.
+        unsafe {
             match dtype {
-                DType::Q4_0 => nibbles_32::<S>(&at, b, 2, false, panel),
-                DType::Q4_1 => nibbles_32::<S>(&at, b, 4, true, panel),
-                DType::Q5_0 => fives_32::<S>(&at, b, panel),
-                DType::Q8_0 => bytes_32::<S>(&at, b, panel),
-                DType::Q4_K => {
-                    scales_256::<S>(&at, b, panel);
-                    nibbles_256::<S>(&at, b, 16, None, panel);
-                }
-                DType::Q5_K => {
-                    scales_256::<S>(&at, b, panel);
-                    nibbles_256::<S>(&at, b, 48, Some(16), panel);
-                }
-                DType::Q6_K => sixes_256::<S>(&at, b, panel),
+                DType::Q4_0 => S::outline(UnpackAs::<Q4_0>(self, PhantomData)),
+                DType::Q4_1 => S::outline(UnpackAs::<Q4_1>(self, PhantomData)),
+                DType::Q5_0 => S::outline(UnpackAs::<Q5_0>(self, PhantomData)),
+                DType::Q8_0 => S::outline(UnpackAs::<Q8_0>(self, PhantomData)),
+                DType::Q4_K => S::outline(UnpackAs::<Q4_K>(self, PhantomData)),
+                DType::Q5_K => S::outline(UnpackAs::<Q5_K>(self, PhantomData)),
+                DType::Q6_K => S::outline(UnpackAs::<Q6_K>(self, PhantomData)),
                 DType::F32 | DType::F16 | DType::BF16 => {}
             }
         }
     }
+}
+
+/// A format's blocks: `block(rows, b, panel)` unpacks block `b`, to which `rows` point.
+trait Packed {
+    const DTYPE: DType;
+    unsafe fn block<S: Simd>(rows: &[*const u8; WIDTH], b: usize, panel: &mut Panel);
+}
+
+struct UnpackAs<'a, T>(Unpack<'a>, PhantomData<T>);
+
+impl<T: Packed> Piece for UnpackAs<'_, T> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let mut at = self.0.rows;
+        for b in 0..self.0.blocks {
+            // SAFETY: the rows hold `blocks` blocks.
+            unsafe {
+                T::block::<S>(&at, b, self.0.panel);
+                for row in &mut at {
+                    *row = row.add(T::DTYPE.block_bytes());
+                }
+            }
+        }
+    }
+}
+
+macro_rules! packed {
+    ($($name:ident: |$s:ident, $rows:ident, $b:ident, $panel:ident| $body:expr;)*) => {
+        $(
+            #[allow(non_camel_case_types)]
+            struct $name;
+            impl Packed for $name {
+                const DTYPE: DType = DType::$name;
+                #[inline(always)]
+                unsafe fn block<$s: Simd>($rows: &[*const u8; WIDTH], $b: usize, $panel: &mut Panel) {
+                    // SAFETY: the caller's rows point at whole blocks of this format.
+                    unsafe { $body }
+                }
+            }
+        )*
+    };
+}
+
+packed! {
+    Q4_0: |S, rows, b, panel| nibbles_32::<S>(rows, b, 2, false, panel);
+    Q4_1: |S, rows, b, panel| nibbles_32::<S>(rows, b, 4, true, panel);
+    Q5_0: |S, rows, b, panel| fives_32::<S>(rows, b, panel);
+    Q8_0: |S, rows, b, panel| bytes_32::<S>(rows, b, panel);
+    Q4_K: |S, rows, b, panel| {
+        scales_256::<S>(rows, b, panel);
+        nibbles_256::<S>(rows, b, 16, None, panel);
+    };
+    Q5_K: |S, rows, b, panel| {
+        scales_256::<S>(rows, b, panel);
+        nibbles_256::<S>(rows, b, 48, Some(16), panel);
+    };
+    Q6_K: |S, rows, b, panel| sixes_256::<S>(rows, b, panel);
 }
 
 /// Stores vector `j` of unit `unit`.
@@ -241,10 +292,8 @@ unsafe fn nibbles_256<S: Simd>(
         let mut bits = [S::splat_i(0); 8];
         if let Some(at) = fifth {
             let (x, y) = (S::transpose(rows, at), S::transpose(rows, at + 16));
-            for j in 0..4 {
-                bits[j] = x[j];
-                bits[j + 4] = y[j];
-            }
+            bits[..4].copy_from_slice(&x[..4]);
+            bits[4..].copy_from_slice(&y[..4]);
         }
         let one = S::splat_i(0x0101_0101);
         for g in 0..4 {

@@ -1,6 +1,6 @@
 //! Any CPU: arrays of eight, vectorised by the compiler as the build's target allows.
 
-use super::simd::{Simd, WIDTH};
+use super::simd::{Piece, Simd, WIDTH};
 use half::f16;
 
 /// See the module.
@@ -24,6 +24,16 @@ fn map<T: Copy, U: Copy + Default>(a: [T; 8], f: impl Fn(T) -> U) -> [U; 8] {
 impl Simd for Portable {
     type F = [f32; 8];
     type I = [i32; 8];
+
+    unsafe fn outline<P: Piece>(piece: P) {
+        #[inline(never)]
+        unsafe fn apart<P: Piece>(piece: P) {
+            // SAFETY: the caller's contract, passed on.
+            unsafe { piece.run::<Portable>() }
+        }
+        // SAFETY: the caller's contract, passed on.
+        unsafe { apart(piece) }
+    }
 
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Self::F {
@@ -219,26 +229,40 @@ impl Simd for Portable {
         scale: Self::I,
     ) -> [Self::I; C] {
         let mut out = [[0i32; 8]; C];
-        for j in 0..DWORDS {
-            // SAFETY: the caller's panel holds `DWORDS` vectors of 32 bytes.
-            let w = unsafe { panel.add(32 * j).cast::<[[u8; 4]; 8]>().read() };
-            for (out, x) in out.iter_mut().zip(x) {
-                // SAFETY: the caller's columns hold `4 * DWORDS` bytes.
-                let x = unsafe { x.add(4 * j).cast::<[i8; 4]>().read() };
-                for (o, w) in out.iter_mut().zip(&w) {
-                    for i in 0..4 {
-                        *o = o.wrapping_add(i32::from(w[i]).wrapping_mul(i32::from(x[i])));
-                    }
-                }
-            }
-        }
-        if SCALED {
-            for out in &mut out {
+        for (out, x) in out.iter_mut().zip(x) {
+            // SAFETY: the caller's panel and columns hold `DWORDS` vectors and dwords.
+            let (panel, x) = unsafe {
+                (
+                    std::slice::from_raw_parts(panel.cast::<[u8; 32]>(), DWORDS),
+                    std::slice::from_raw_parts(x.cast::<[i8; 4]>(), DWORDS),
+                )
+            };
+            *out = dot_column(panel, x);
+            if SCALED {
                 *out = zip(*out, scale, |o, s| o.wrapping_mul(i32::from(s as i16)));
             }
         }
         out
     }
+}
+
+/// Eight rows with one column. A function of its own: unrolled into every format's kernel it
+/// would cost more to compile than it gains.
+#[inline(never)]
+fn dot_column(panel: &[[u8; 32]], x: &[[i8; 4]]) -> [i32; 8] {
+    let mut out = [0i32; 8];
+    for (w, x) in panel.iter().zip(x) {
+        let x = x.map(i16::from);
+        let mut products = [0i16; 32];
+        for i in 0..32 {
+            products[i] = i16::from(w[i]).wrapping_mul(x[i % 4]);
+        }
+        for (o, p) in out.iter_mut().zip(products.as_chunks::<4>().0) {
+            let halves = [p[0].wrapping_add(p[1]), p[2].wrapping_add(p[3])].map(i32::from);
+            *o = o.wrapping_add(halves[0].wrapping_add(halves[1]));
+        }
+    }
+    out
 }
 
 super::table!(Portable, []);

@@ -49,7 +49,7 @@ macro_rules! lanes {
 }
 
 lanes!(Normed { s }[2] | S, v | S::mul(S::mul(v[0], S::splat(s)), v[1]));
-lanes!(GatedNormed { s }[3] | S, v | { S::mul(S::mul(S::mul(v[0], S::splat(s)), v[1]), silu::<S>(v[2])) });
+lanes!(GatedNormed { s }[3] | S, v | S::mul(S::mul(S::mul(v[0], S::splat(s)), v[1]), silu::<S>(v[2])));
 lanes!(Scaled { s }[1] | S, v | S::mul(v[0], S::splat(s)));
 lanes!(Divided { s }[1] | S, v | S::div(v[0], S::splat(s)));
 lanes!(SiluMul {}[2] | S, v | S::mul(silu::<S>(v[0]), v[1]));

@@ -4,6 +4,16 @@
 /// Rows of a weight panel, lanes of a vector.
 pub(crate) const WIDTH: usize = 8;
 
+/// A piece of a kernel that is compiled as a function of its own, see [`Simd::outline`].
+pub(crate) trait Piece {
+    /// Does its work.
+    ///
+    /// # Safety
+    ///
+    /// As the kernel it is a piece of.
+    unsafe fn run<S: Simd>(self);
+}
+
 /// Eight 32-bit lanes.
 ///
 /// # Safety
@@ -17,6 +27,11 @@ pub(crate) trait Simd: Copy {
     type F: Copy;
     /// Eight 32-bit integers; also 32 bytes, or 16 pairs of `i16`.
     type I: Copy;
+
+    /// Runs a piece in a function of its own with this instruction set's features. Kernels
+    /// with many variants are cut into pieces, for the compiler takes more than
+    /// proportionally long over one large function.
+    unsafe fn outline<P: Piece>(piece: P);
 
     /// Loads eight floats.
     unsafe fn load(p: *const f32) -> Self::F;

@@ -3,8 +3,9 @@
 //! A lane is a row, so each lane adds its blocks in ascending order, as the scalar meaning
 //! asks, and no column sees another.
 
-use super::panel::{PANEL_VALUES, Panel, unpack};
-use super::simd::{Simd, WIDTH};
+use super::panel::{PANEL_VALUES, Panel, Unpack};
+use super::simd::{Piece, Simd, WIDTH};
+use std::marker::PhantomData;
 use tandem_program::DType;
 
 /// Rounded activation columns, as [`super::round`] leaves them.
@@ -42,7 +43,8 @@ pub(super) unsafe fn tile<S: Simd>(
             for row in &mut at {
                 *row = row.add(first / dtype.block_len() * dtype.block_bytes());
             }
-            unpack::<S>(dtype, &at, values / dtype.block_len(), panel);
+            let unpack = Unpack { rows: at, blocks: values / dtype.block_len(), panel };
+            unpack.of::<S>(dtype);
             let part = Part { columns, first, values };
             match dtype {
                 DType::Q4_0 => groups::<S, Q4_0>(panel, &part, acc),
@@ -71,18 +73,45 @@ trait Format {
     unsafe fn run<S: Simd, const C: usize>(panel: &Panel, part: &Part<'_>, column: usize, acc: *mut f32);
 }
 
+/// `C` columns from `column` on, as a function of its own for every format and `C`.
+struct Group<'a, T, const C: usize> {
+    panel: &'a Panel,
+    part: &'a Part<'a>,
+    column: usize,
+    acc: *mut f32,
+    format: PhantomData<T>,
+}
+
+impl<T: Format, const C: usize> Piece for Group<'_, T, C> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        // SAFETY: the caller's contract, passed on.
+        unsafe { T::run::<S, C>(self.panel, self.part, self.column, self.acc) }
+    }
+}
+
 #[inline(always)]
 unsafe fn groups<S: Simd, T: Format>(panel: &Panel, part: &Part<'_>, acc: *mut f32) {
+    macro_rules! group {
+        ($c:literal, $column:expr) => {
+            S::outline(Group::<T, $c> {
+                panel,
+                part,
+                column: $column,
+                acc: acc.add($column * WIDTH),
+                format: PhantomData,
+            })
+        };
+    }
     // SAFETY: groups lie inside the columns, `acc` has a vector for each.
     unsafe {
         let mut c = 0;
         while c < part.columns.count {
-            let acc = acc.add(c * WIDTH);
             match part.columns.count - c {
-                1 => T::run::<S, 1>(panel, part, c, acc),
-                2 => T::run::<S, 2>(panel, part, c, acc),
-                3 => T::run::<S, 3>(panel, part, c, acc),
-                _ => T::run::<S, 4>(panel, part, c, acc),
+                1 => group!(1, c),
+                2 => group!(2, c),
+                3 => group!(3, c),
+                _ => group!(4, c),
             }
             c += 4;
         }

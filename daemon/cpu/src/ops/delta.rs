@@ -258,7 +258,7 @@ impl<'a> Chunk<'a> {
     }
 
     /// `exp(G_i) S0^T x_i` for every column's `x`, into rows of `out`.
-    unsafe fn from_state(&self, x: *const f32, x_step: usize, out: *mut f32, out_step: usize) {
+    unsafe fn decayed_state(&self, x: *const f32, x_step: usize, out: *mut f32, out_step: usize) {
         let rule = self.rule;
         let (keys, values) = (rule.key_dim, rule.value_dim);
         let state = self.matrix(self.from.0, self.from.1, keys, values);
@@ -293,8 +293,13 @@ impl<'a> Chunk<'a> {
         let (first, head, width) = (self.first, self.head, rule.value_dim);
         // SAFETY: the chunk's columns exist; `d` has a row for each; outputs are this head's.
         unsafe {
-            self.from_state(rule.k(first, head), rule.k.stride(), self.d, width);
-            self.from_state(rule.q(first, head), rule.q.stride(), rule.out(first, head), rule.out.stride());
+            self.decayed_state(rule.k(first, head), rule.k.stride(), self.d, width);
+            self.decayed_state(
+                rule.q(first, head),
+                rule.q.stride(),
+                rule.out(first, head),
+                rule.out.stride(),
+            );
             for i in 0..self.len {
                 let t = first + i;
                 let d = self.d.add(i * width);
