@@ -37,7 +37,8 @@ pub(crate) enum TaskError {
 
 /// The repository's root.
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.parent().unwrap_or(own).to_owned()
 }
 
 /// Where cargo puts what it builds.

@@ -126,12 +126,12 @@ fn show(args: &Args) -> Result<(), DemoError> {
 
     let status = client.status()?;
     println!("\n{}\n", paint.bold("Tandem: two agent apps, one model"));
-    println!("  model   {} ({})", model.display(), status["model"]["architecture"].as_str().unwrap_or("?"));
+    let shown = model.strip_prefix(root()).unwrap_or(&model);
+    println!("  model   {} ({})", shown.display(), status["model"]["architecture"].as_str().unwrap_or("?"));
     println!(
-        "  device  {} ({}), {} threads",
+        "  device  {} ({})",
         status["device"]["name"].as_str().unwrap_or("?"),
         status["device"]["detail"].as_str().unwrap_or("?"),
-        status["device"]["threads"],
     );
     println!("  daemon  process {}, ready after {} ms\n", daemon.pid(), ready.as_millis());
 

@@ -44,16 +44,18 @@ impl Screen {
         Some(line.rsplit_once(" (").map_or(line, |(control, _)| control).to_owned())
     }
 
-    /// The action in an answer, in words; the answer itself where it is no such action.
+    /// The action in an answer, in words; the answer itself where it is no such action. Each
+    /// app has key names of its own.
     pub(crate) fn action(&self, answer: &str) -> String {
         let json: Value = serde_json::from_str(answer).unwrap_or(Value::Null);
-        let Some(action) = json["action"].as_str() else { return answer.to_owned() };
+        let first = |keys: [&str; 2]| keys.into_iter().map(|key| &json[key]).find(|value| !value.is_null());
+        let Some(action) = first(["action", "do"]).and_then(Value::as_str) else { return answer.to_owned() };
         let mut words = action.to_owned();
-        if let Some(number) = json["target"].as_u64().or_else(|| json["index"].as_u64()) {
+        if let Some(number) = first(["target", "line"]).and_then(Value::as_u64) {
             let control = self.control(number).unwrap_or_else(|| "no such control".into());
             words.push_str(&format!(" [{number}] {control}"));
         }
-        if let Some(text) = json["text"].as_str() {
+        if let Some(text) = first(["text", "value"]).and_then(Value::as_str) {
             words.push_str(&format!(" ← {text:?}"));
         }
         words
@@ -83,6 +85,7 @@ mod tests {
             screen.action(r#"{"action":"type","target":1,"text":"Anna"}"#),
             "type [1] Field \"To (all)\" ← \"Anna\""
         );
+        assert_eq!(screen.action(r#"{"do":"press","line":0}"#), "press [0] Title \"Inbox\"");
         assert_eq!(screen.action(r#"{"action":"back"}"#), "back");
         assert_eq!(screen.action(r#"{"action":"tap","target":7}"#), "tap [7] no such control");
     }
