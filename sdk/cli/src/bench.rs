@@ -104,7 +104,7 @@ fn speed(args: &Args, model: &std::path::Path, out: &mut dyn Write) -> Result<()
 fn ipc(json: bool, out: &mut dyn Write) -> Result<(), Failure> {
     let report = bench::run(BenchConfig::default())
         .map_err(|e| Failure::Usage(format!("the rings could not be measured: {e}")))?;
-    let value = serde_json::to_value(&report).unwrap_or_default();
+    let value = serde_json::to_value(report).unwrap_or_default();
     if json {
         writeln!(out, "{value}")?;
     } else {

@@ -20,7 +20,7 @@ use tandem_sdk::{Client, Error};
 /// `prefill_ms`, `decode_ms`, `ms`, `text`, `expected` (whether the answer is exactly the
 /// recorded one; null where none is recorded), `valid` (under the request's schema); `mean` of
 /// the same; `kv_bound`, the mean of `prompt - shared` over all requests, first ones included:
-/// the tokens to process if a client's cache could be cut anywhere.
+/// the tokens to process if what the daemon had cached for the client could be cut anywhere.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The trace (JSON lines).

@@ -77,15 +77,7 @@ pub(crate) fn words(status: &Value) -> String {
         ),
     );
     let device = &status["device"];
-    line(
-        "device",
-        format!(
-            "{} ({}), {} threads",
-            text(&device["name"]),
-            text(&device["detail"]),
-            text(&device["threads"])
-        ),
-    );
+    line("device", format!("{} ({})", text(&device["name"]), text(&device["detail"])));
     line("policy", text(&status["placement"]));
     let memory = status["memory"].as_object();
     let parts: Vec<String> = memory
