@@ -42,10 +42,11 @@ const STEPS: [Step; 6] = [
         ignores: false,
         environment: &[],
     },
-    // The whole-system tests drive these; building them first keeps test times honest.
+    // The whole-system tests drive the programs. Built with all targets, so that their
+    // dependencies have the features of the test run and are not built twice.
     Step {
         name: "programs",
-        arguments: &["build", "-p", "tandemd", "-p", "tandem-cli"],
+        arguments: &["build", "--workspace", "--all-targets"],
         locks: true,
         ignores: false,
         environment: &[],
