@@ -210,7 +210,7 @@ impl Config {
         }
         let placement = flags.placement.clone().or(file.placement).unwrap_or_else(|| "anchor".into());
         if crate::placement::by_name(&placement).is_none() {
-            let known = crate::placement::NAMES.join(", ");
+            let known = crate::placement::names().collect::<Vec<_>>().join(", ");
             return Err(ConfigError::Placement { name: placement, known });
         }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);

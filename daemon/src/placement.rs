@@ -1,16 +1,13 @@
-//! Placement policies by name.
+//! Placement policies by name: those that come with Tandem, natively compiled.
 
 use tandem_policy::Placement;
 
-/// Names of the built-in policies.
-pub const NAMES: &[&str] = &["anchor", "divergence", "chat"];
+/// Names of the built-in policies, the default first.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    tandem_policies::PLACEMENTS.iter().map(|p| p.name)
+}
 
 /// A fresh instance of a built-in policy.
 pub fn by_name(name: &str) -> Option<Box<dyn Placement + Send>> {
-    Some(match name {
-        "anchor" => Box::new(tandem_policy_anchor::Anchor::default()),
-        "divergence" => Box::new(tandem_policy_divergence::Divergence::default()),
-        "chat" => Box::new(tandem_policy_chat::Chat),
-        _ => return None,
-    })
+    tandem_policies::placement(name).map(|p| (p.native)())
 }
