@@ -33,7 +33,9 @@ pub fn programs() -> &'static Programs {
         let own = std::env::current_exe().unwrap_or_else(|e| panic!("where is this test? {e}"));
         let folder = own.ancestors().nth(2).unwrap_or(&own).to_owned();
         let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        build.args(["build", "--quiet", "-p", "tandemd", "-p", "tandem-cli"]).current_dir(root());
+        // All targets: then dependencies have the features of a test run of the workspace,
+        // and are not built a second time for the programs.
+        build.args(["build", "--quiet", "--workspace", "--all-targets"]).current_dir(root());
         if folder.file_name() == Some(OsStr::new("release")) {
             build.arg("--release");
         }
