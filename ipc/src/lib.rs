@@ -16,7 +16,7 @@
 //! | [`message`], [`request`] | what the frames say |
 //! | [`channel`] | messages over rings and doorbells |
 //! | [`server`], [`client`] | the two halves of a connection |
-//! | [`bench`] | round trips and bursts beside a Unix socket |
+//! | [`mod@bench`] | round trips and bursts beside a Unix socket |
 //!
 //! # Who trusts whom
 //! The daemon treats everything a client can touch as hostile: its region, its

@@ -1,6 +1,6 @@
 //! What a ring needs of shared memory: 64-bit words, and nothing else.
 //!
-//! The rings are written against these two traits. [`Region`](crate::region)
+//! The rings are written against these two traits. `Region`
 //! is the implementation on mapped memory; the loom model
 //! (`tests/ring_model.rs`) supplies one on loom's atomics, so the very code
 //! that runs in production is the code whose orderings are model-checked.

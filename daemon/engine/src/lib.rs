@@ -13,9 +13,7 @@ pub mod bench;
 pub mod engine;
 pub mod executor;
 mod generation;
-/// GGUF model files: metadata, tensors and the shared mapping of the weights.
 pub mod gguf;
-/// JSON schemas as constraints on an answer's tokens.
 pub mod grammar;
 pub mod model;
 pub mod pass;
@@ -27,7 +25,5 @@ pub mod slot;
 pub mod state;
 pub mod switches;
 pub mod synth;
-/// Chat templates: messages to a prompt.
 pub mod template;
-/// Text to token ids and back, from the vocabulary in a GGUF file.
 pub mod tokenizer;

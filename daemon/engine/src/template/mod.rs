@@ -12,7 +12,7 @@
 //! markers are cut out ([`guard`] says where). A content without such characters goes
 //! through untouched, so the ids are those of tokenizing the whole rendered text.
 //!
-//! **Where messages start** is found without knowing the template: [`starts`] renders
+//! **Where messages start** is found without knowing the template: `starts` renders
 //! the messages a second time with private marks around each content and learns what
 //! the template puts around them. A start that cannot be found is left out.
 

@@ -4,7 +4,7 @@
 //!
 //! 1. added tokens are found in the raw text (leftmost, longest) and cut out;
 //! 2. what lies between is normalised (NFC where the model's family does it);
-//! 3. a regular expression splits it into words ([`pre`]);
+//! 3. a regular expression splits it into words (`pre`);
 //! 4. each word's bytes, written in the byte alphabet, are merged by BPE.
 //!
 //! Added tokens are of two sorts. *Markers* carry authority: control tokens
