@@ -43,7 +43,9 @@ pub(crate) fn root() -> PathBuf {
 
 /// Where cargo puts what it builds.
 pub(crate) fn target() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+    let named = std::env::var_os("CARGO_TARGET_DIR");
+    // Cargo takes a relative path from where it runs, and it runs at the root.
+    named.map_or_else(|| root().join("target"), |folder| root().join(folder))
 }
 
 /// The cargo that runs this task.

@@ -44,6 +44,11 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        level!(_mm_prefetch::<_MM_HINT_T0>(p.cast()))
+    }
+
+    #[inline(always)]
     unsafe fn load(p: *const f32) -> Self::F {
         level!(_mm256_loadu_ps(p))
     }
@@ -141,10 +146,6 @@ impl Simd for Avx2 {
         level!(_mm256_srli_epi32::<N>(a))
     }
     #[inline(always)]
-    unsafe fn sar<const N: i32>(a: Self::I) -> Self::I {
-        level!(_mm256_srai_epi32::<N>(a))
-    }
-    #[inline(always)]
     unsafe fn add_i(a: Self::I, b: Self::I) -> Self::I {
         level!(_mm256_add_epi32(a, b))
     }
@@ -192,6 +193,24 @@ impl Simd for Avx2 {
             let low = _mm256_and_si256(a, _mm256_set1_epi32(0xffff));
             let packed = _mm256_permute4x64_epi64::<0b00_00_10_00>(_mm256_packus_epi32(low, low));
             _mm256_cvtph_ps(_mm256_castsi256_si128(packed))
+        })
+    }
+    #[inline(always)]
+    unsafe fn bytes_as_pair<const A: u32, const B: u32>(v: Self::I) -> Self::I {
+        level!({
+            // To the upper bytes of the two i16, from where the shift brings the sign along.
+            let lane = 0x0080_0080 | (A as i32) << 8 | (B as i32) << 24;
+            let order = _mm256_setr_epi32(
+                lane,
+                lane + 0x0400_0400,
+                lane + 0x0800_0800,
+                lane + 0x0c00_0c00,
+                lane,
+                lane + 0x0400_0400,
+                lane + 0x0800_0800,
+                lane + 0x0c00_0c00,
+            );
+            _mm256_srai_epi16::<8>(_mm256_shuffle_epi8(v, order))
         })
     }
     #[inline(always)]

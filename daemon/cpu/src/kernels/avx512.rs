@@ -38,6 +38,7 @@ impl Simd for Avx512Vnni {
     }
 
     as_avx2! {
+        prefetch(p: *const u8);
         load(p: *const f32) -> __m256;
         store(p: *mut f32, v: __m256);
         splat(v: f32) -> __m256;
@@ -61,7 +62,6 @@ impl Simd for Avx512Vnni {
         xor(a: __m256i, b: __m256i) -> __m256i;
         <const N> shl(a: __m256i) -> __m256i;
         <const N> shr(a: __m256i) -> __m256i;
-        <const N> sar(a: __m256i) -> __m256i;
         add_i(a: __m256i, b: __m256i) -> __m256i;
         sub_i(a: __m256i, b: __m256i) -> __m256i;
         total(a: __m256i) -> i32;
@@ -73,6 +73,12 @@ impl Simd for Avx512Vnni {
         madd(a: __m256i, b: __m256i) -> __m256i;
         dwords(rows: &[*const u8; WIDTH], at: usize) -> __m256i;
         transpose(rows: &[*const u8; WIDTH], at: usize) -> [__m256i; 4];
+    }
+
+    #[inline(always)]
+    unsafe fn bytes_as_pair<const A: u32, const B: u32>(v: __m256i) -> __m256i {
+        // SAFETY: this level's features include AVX2.
+        unsafe { <Avx2 as Simd>::bytes_as_pair::<A, B>(v) }
     }
 
     #[inline(always)]

@@ -85,7 +85,7 @@ kernels! { $
     fn float::weigh(rows: &Matrix, weights: *const f32, weight_step: usize, count: usize, out: *mut f32, out_step: usize, fresh: bool);
     fn round::round_32(x: *const f32, n: usize, out: RoundedOut);
     fn round::round_256(x: *const f32, n: usize, out: RoundedOut);
-    fn tile::tile(dtype: DType, rows: &[*const u8; 8], columns: &Columns, panel: &mut Panel, acc: *mut f32);
+    fn tile::tile(dtype: DType, rows: &[*const u8; 8], next: &[*const u8; 8], columns: &Columns, panel: &mut Panel, acc: *mut f32);
     fn recurrent::conv(block: &Convolution);
     fn recurrent::delta_token(token: &DeltaToken);
     fn recurrent::fade(gamma: f32, gammas: *const f32, dots: *const f32, out: *mut f32, n: usize);

@@ -48,6 +48,12 @@ unsafe fn sdot(acc: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
     acc
 }
 
+/// The upper `i16` of each lane.
+#[inline(always)]
+unsafe fn upper(a: I) -> I {
+    level!([vshrq_n_s32::<16>(a[0]), vshrq_n_s32::<16>(a[1])])
+}
+
 impl Simd for Neon {
     type F = F;
     type I = I;
@@ -61,6 +67,11 @@ impl Simd for Neon {
         }
         // SAFETY: only this level's kernels get here, with its features.
         unsafe { apart(piece) }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        level!(asm!("prfm pldl1keep, [{0}]", in(reg) p, options(readonly, nostack, preserves_flags)))
     }
 
     #[inline(always)]
@@ -180,13 +191,6 @@ impl Simd for Neon {
         })
     }
     #[inline(always)]
-    unsafe fn sar<const N: i32>(a: I) -> I {
-        level!({
-            let n = vdupq_n_s32(-N);
-            [vshlq_s32(a[0], n), vshlq_s32(a[1], n)]
-        })
-    }
-    #[inline(always)]
     unsafe fn add_i(a: I, b: I) -> I {
         level!([vaddq_s32(a[0], b[0]), vaddq_s32(a[1], b[1])])
     }
@@ -226,10 +230,28 @@ impl Simd for Neon {
         )
     }
     #[inline(always)]
+    unsafe fn bytes_as_pair<const A: u32, const B: u32>(v: I) -> I {
+        level!({
+            let lane = [0u8, A as u8, 0, B as u8];
+            let mut order = [0u8; 16];
+            for i in 0..16 {
+                order[i] = lane[i % 4] + (i as u8 & 12);
+            }
+            let order = vld1q_u8(order.as_ptr());
+            let mut out = v;
+            for out in &mut out {
+                // The lower bytes are shifted out.
+                let turned = vqtbl1q_u8(vreinterpretq_u8_s32(*out), order);
+                *out = vreinterpretq_s32_s16(vshrq_n_s16::<8>(vreinterpretq_s16_u8(turned)));
+            }
+            out
+        })
+    }
+    #[inline(always)]
     unsafe fn madd(a: I, b: I) -> I {
         level!({
-            let (al, bl) = (Self::sar::<16>(Self::shl::<16>(a)), Self::sar::<16>(Self::shl::<16>(b)));
-            let (ah, bh) = (Self::sar::<16>(a), Self::sar::<16>(b));
+            let (al, bl) = (upper(Self::shl::<16>(a)), upper(Self::shl::<16>(b)));
+            let (ah, bh) = (upper(a), upper(b));
             [
                 vmlaq_s32(vmulq_s32(al[0], bl[0]), ah[0], bh[0]),
                 vmlaq_s32(vmulq_s32(al[1], bl[1]), ah[1], bh[1]),
@@ -291,7 +313,7 @@ impl Simd for Neon {
             }
             if SCALED {
                 // The factor as 32 bits: its upper copy, sign and all.
-                let factor = Self::sar::<16>(scale);
+                let factor = upper(scale);
                 for out in &mut out {
                     *out = [vmulq_s32(out[0], factor[0]), vmulq_s32(out[1], factor[1])];
                 }

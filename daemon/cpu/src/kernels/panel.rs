@@ -57,6 +57,9 @@ impl Panel {
 /// Fills the panel from `blocks` blocks of each row. `rows` point at the first of them.
 pub(super) struct Unpack<'a> {
     pub(super) rows: [*const u8; WIDTH],
+    /// Where the next panel's blocks lie: asked for ahead of their use. Eight short rows are
+    /// more streams than a hardware prefetcher follows.
+    pub(super) next: [*const u8; WIDTH],
     pub(super) blocks: usize,
     pub(super) panel: &'a mut Panel,
 }
@@ -94,8 +97,17 @@ struct UnpackAs<'a, T>(Unpack<'a>, PhantomData<T>);
 impl<T: Packed> Piece for UnpackAs<'_, T> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
+        const LINE: usize = 64;
         let mut at = self.0.rows;
+        let mut ahead = 0;
         for b in 0..self.0.blocks {
+            while ahead < (b + 1) * T::DTYPE.block_bytes() {
+                for row in self.0.next {
+                    // SAFETY: any address will do.
+                    unsafe { S::prefetch(row.wrapping_add(ahead)) };
+                }
+                ahead += LINE;
+            }
             // SAFETY: the rows hold `blocks` blocks.
             unsafe {
                 T::block::<S>(&at, b, self.0.panel);
@@ -231,23 +243,6 @@ unsafe fn bytes_32<S: Simd>(rows: &[*const u8; WIDTH], b: usize, panel: &mut Pan
     }
 }
 
-/// Byte `N / 8` of each lane, twice as `i16`.
-#[inline(always)]
-unsafe fn factor<S: Simd, const N: i32>(v: S::I) -> S::I {
-    // SAFETY: arithmetic only.
-    unsafe {
-        let byte = S::and(S::shr::<N>(v), S::splat_i(0xff));
-        S::or(byte, S::shl::<16>(byte))
-    }
-}
-
-/// Bytes 0 and 1 of each lane as two `i16`.
-#[inline(always)]
-unsafe fn pair<S: Simd>(v: S::I) -> S::I {
-    // SAFETY: arithmetic only.
-    unsafe { S::or(S::and(v, S::splat_i(0xff)), S::shl::<8>(S::and(v, S::splat_i(0xff00)))) }
-}
-
 /// The 16-byte head of a `Q4_K` or `Q5_K` block; packing as in `scalar::weight::scale_min_k4`.
 #[inline(always)]
 unsafe fn scales_256<S: Simd>(rows: &[*const u8; WIDTH], b: usize, panel: &mut Panel) {
@@ -262,15 +257,15 @@ unsafe fn scales_256<S: Simd>(rows: &[*const u8; WIDTH], b: usize, panel: &mut P
         let minima = [S::and(m, six), S::or(high::<S>(c), S::and(S::shr::<2>(m), top))];
         for h in 0..2 {
             let f = [
-                factor::<S, 0>(scales[h]),
-                factor::<S, 8>(scales[h]),
-                factor::<S, 16>(scales[h]),
-                factor::<S, 24>(scales[h]),
+                S::bytes_as_pair::<0, 0>(scales[h]),
+                S::bytes_as_pair::<1, 1>(scales[h]),
+                S::bytes_as_pair::<2, 2>(scales[h]),
+                S::bytes_as_pair::<3, 3>(scales[h]),
             ];
             for (i, f) in f.into_iter().enumerate() {
                 S::store_i(panel.factors[b * 8 + h * 4 + i].as_mut_ptr(), f);
             }
-            let p = [pair::<S>(minima[h]), pair::<S>(S::shr::<16>(minima[h]))];
+            let p = [S::bytes_as_pair::<0, 1>(minima[h]), S::bytes_as_pair::<2, 3>(minima[h])];
             for (i, p) in p.into_iter().enumerate() {
                 S::store_i(panel.pairs[b * 4 + h * 2 + i].as_mut_ptr(), p);
             }
@@ -323,22 +318,21 @@ unsafe fn sixes_256<S: Simd>(rows: &[*const u8; WIDTH], b: usize, panel: &mut Pa
         let d = S::low_f16(S::shr::<16>(S::dwords(rows, 206)));
         S::store(panel.scales[b].as_mut_ptr(), d);
         for (i, v) in S::transpose(rows, 192).into_iter().enumerate() {
-            let signed = [
-                signed_factor::<S, 24>(v),
-                signed_factor::<S, 16>(v),
-                signed_factor::<S, 8>(v),
-                signed_factor::<S, 0>(v),
+            let factors = [
+                S::bytes_as_pair::<0, 0>(v),
+                S::bytes_as_pair::<1, 1>(v),
+                S::bytes_as_pair::<2, 2>(v),
+                S::bytes_as_pair::<3, 3>(v),
             ];
-            for (j, f) in signed.into_iter().enumerate() {
+            for (j, f) in factors.into_iter().enumerate() {
                 S::store_i(panel.factors[b * 16 + i * 4 + j].as_mut_ptr(), f);
             }
-            for j in 0..2 {
-                let mask = S::splat_i(0xffff);
-                let p = S::or(S::and(signed[2 * j], mask), S::shl::<16>(S::and(signed[2 * j + 1], mask)));
+            let pairs = [S::bytes_as_pair::<0, 1>(v), S::bytes_as_pair::<2, 3>(v)];
+            for (j, p) in pairs.into_iter().enumerate() {
                 S::store_i(panel.pairs[b * 8 + i * 2 + j].as_mut_ptr(), p);
             }
         }
-        let two = S::splat_i(0x0303_0303);
+        let two = S::splat_i(0x3030_3030);
         for n in 0..2 {
             for half in 0..2 {
                 let tops = S::transpose(rows, 128 + 32 * n + 16 * half);
@@ -348,10 +342,10 @@ unsafe fn sixes_256<S: Simd>(rows: &[*const u8; WIDTH], b: usize, panel: &mut Pa
                     let j = half * 4 + i;
                     let unit = b * 8 + n * 4;
                     let h = tops[i];
-                    let h0 = S::shl::<4>(S::and(h, two));
-                    let h1 = S::shl::<4>(S::and(S::shr::<2>(h), two));
-                    let h2 = S::shl::<4>(S::and(S::shr::<4>(h), two));
-                    let h3 = S::shl::<4>(S::and(S::shr::<6>(h), two));
+                    let h0 = S::and(S::shl::<4>(h), two);
+                    let h1 = S::and(S::shl::<2>(h), two);
+                    let h2 = S::and(h, two);
+                    let h3 = S::and(S::shr::<2>(h), two);
                     put::<S>(panel, unit, j, S::or(low::<S>(near[i]), h0));
                     put::<S>(panel, unit + 1, j, S::or(low::<S>(far[i]), h1));
                     put::<S>(panel, unit + 2, j, S::or(high::<S>(near[i]), h2));
@@ -359,15 +353,5 @@ unsafe fn sixes_256<S: Simd>(rows: &[*const u8; WIDTH], b: usize, panel: &mut Pa
                 }
             }
         }
-    }
-}
-
-/// The signed byte that `N` shifts to the top of its lane, twice as `i16`.
-#[inline(always)]
-unsafe fn signed_factor<S: Simd, const N: i32>(v: S::I) -> S::I {
-    // SAFETY: arithmetic only.
-    unsafe {
-        let wide = S::sar::<24>(S::shl::<N>(v));
-        S::or(S::and(wide, S::splat_i(0xffff)), S::shl::<16>(wide))
     }
 }

@@ -36,6 +36,9 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    unsafe fn prefetch(_p: *const u8) {}
+
+    #[inline(always)]
     unsafe fn load(p: *const f32) -> Self::F {
         // SAFETY: the caller's pointer is valid for eight floats.
         unsafe { p.cast::<Self::F>().read_unaligned() }
@@ -149,10 +152,6 @@ impl Simd for Portable {
         map(a, |a| ((a as u32) >> N) as i32)
     }
     #[inline(always)]
-    unsafe fn sar<const N: i32>(a: Self::I) -> Self::I {
-        map(a, |a| a >> N)
-    }
-    #[inline(always)]
     unsafe fn add_i(a: Self::I, b: Self::I) -> Self::I {
         zip(a, b, i32::wrapping_add)
     }
@@ -191,6 +190,13 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn low_f16(a: Self::I) -> Self::F {
         map(a, |a| f16::from_bits(a as u16).to_f32())
+    }
+    #[inline(always)]
+    unsafe fn bytes_as_pair<const A: u32, const B: u32>(v: Self::I) -> Self::I {
+        map(v, |v| {
+            let byte = |i: u32| i32::from((v >> (8 * i)) as i8);
+            (byte(A) & 0xffff) | (byte(B) << 16)
+        })
     }
     #[inline(always)]
     unsafe fn madd(a: Self::I, b: Self::I) -> Self::I {

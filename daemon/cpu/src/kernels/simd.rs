@@ -33,6 +33,9 @@ pub(crate) trait Simd: Copy {
     /// proportionally long over one large function.
     unsafe fn outline<P: Piece>(piece: P);
 
+    /// Asks for the cache line at any address, valid or not.
+    unsafe fn prefetch(p: *const u8);
+
     /// Loads eight floats.
     unsafe fn load(p: *const f32) -> Self::F;
     /// Stores eight floats.
@@ -80,8 +83,6 @@ pub(crate) trait Simd: Copy {
     unsafe fn shl<const N: i32>(a: Self::I) -> Self::I;
     /// Each lane shifted right, zeros in.
     unsafe fn shr<const N: i32>(a: Self::I) -> Self::I;
-    /// Each lane shifted right, the sign bit in.
-    unsafe fn sar<const N: i32>(a: Self::I) -> Self::I;
     /// Sum of lanes, wrapping.
     unsafe fn add_i(a: Self::I, b: Self::I) -> Self::I;
     /// Difference of lanes, wrapping.
@@ -98,6 +99,8 @@ pub(crate) trait Simd: Copy {
     unsafe fn store_bytes(p: *mut i8, v: [Self::I; 4]);
     /// The low 16 bits of each lane, an IEEE half, as a float.
     unsafe fn low_f16(a: Self::I) -> Self::F;
+    /// Bytes `A` and `B` of each lane, sign-extended, as its two `i16`.
+    unsafe fn bytes_as_pair<const A: u32, const B: u32>(v: Self::I) -> Self::I;
     /// Each lane's two `i16` products added: `a.lo * b.lo + a.hi * b.hi`.
     unsafe fn madd(a: Self::I, b: Self::I) -> Self::I;
 

@@ -22,11 +22,12 @@ pub(crate) struct Columns {
 }
 
 /// `acc[c][lane]` = product of row `lane` with column `c`. `rows` point at whole rows of
-/// `columns.width` values; `acc` has room for `columns.count` vectors.
+/// `columns.width` values, `next` at those of the next call, if any; `acc` has room for `columns.count` vectors.
 #[inline(always)]
 pub(super) unsafe fn tile<S: Simd>(
     dtype: DType,
     rows: &[*const u8; WIDTH],
+    next: &[*const u8; WIDTH],
     columns: &Columns,
     panel: &mut Panel,
     acc: *mut f32,
@@ -39,11 +40,17 @@ pub(super) unsafe fn tile<S: Simd>(
         let mut first = 0;
         while first < columns.width {
             let values = PANEL_VALUES.min(columns.width - first);
-            let mut at = *rows;
+            let blocks = values / dtype.block_len();
+            let (mut at, mut ahead) = (*rows, *next);
             for row in &mut at {
                 *row = row.add(first / dtype.block_len() * dtype.block_bytes());
             }
-            let unpack = Unpack { rows: at, blocks: values / dtype.block_len(), panel };
+            if first + values < columns.width {
+                for (ahead, at) in ahead.iter_mut().zip(at) {
+                    *ahead = at.wrapping_add(blocks * dtype.block_bytes());
+                }
+            }
+            let unpack = Unpack { rows: at, next: ahead, blocks, panel };
             unpack.of::<S>(dtype);
             let part = Part { columns, first, values };
             match dtype {

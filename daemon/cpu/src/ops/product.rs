@@ -11,8 +11,9 @@ use tandem_program::{Act, DType, DeviceError, Product, Tensor};
 /// stay in a core's own cache while the rows pass by.
 const COLUMNS: usize = 64;
 
-/// Rows of an item where there are many columns.
+/// Rows of an item at most: with many columns, and with a few, where an item is short work.
 const TALL: usize = 32;
+const TALLER: usize = 128;
 
 /// Rounded activations of the op at hand, kept for their capacity.
 #[derive(Default)]
@@ -148,7 +149,8 @@ impl Cut {
     fn new(outputs: usize, columns: usize, threads: usize) -> Self {
         // Few columns: a dozen items a thread even out a busy core. Never below a panel.
         let even = outputs.div_ceil(12 * threads).next_multiple_of(WIDTH);
-        let rows = if threads == 1 { TALL } else { even.min(TALL) };
+        let most = if columns <= WIDTH { TALLER } else { TALL };
+        let rows = if threads == 1 { most } else { even.min(most) };
         let row_groups = outputs.div_ceil(rows);
         Cut { outputs, rows, row_groups, columns, items: row_groups * columns.div_ceil(COLUMNS) }
     }
@@ -174,8 +176,9 @@ impl Job<'_> {
         self.weight.row_bytes(r)
     }
 
-    /// Outputs `row .. row + WIDTH` (the last repeated past `outputs`) for columns
-    /// `column .. column + count`, a vector of [`WIDTH`] a column.
+    /// Outputs `row .. row + WIDTH` for columns `column .. column + count`, a vector of
+    /// [`WIDTH`] a column. `rows` counts those left in the item; where they are fewer than
+    /// `WIDTH`, the last repeats.
     ///
     /// # Safety
     ///
@@ -191,15 +194,16 @@ impl Job<'_> {
         let Rounded::Bytes(columns) = &self.x else {
             return;
         };
-        let mut pointers = [self.row(row); WIDTH];
-        for (i, p) in pointers.iter_mut().enumerate() {
-            *p = self.row(row + i.min(rows - 1));
-        }
+        let at: [*const u8; WIDTH] = std::array::from_fn(|i| self.row(row + i.min(rows - 1)));
+        // Past the item's end too: another thread may run what follows, from a shared cache.
+        let last = self.rows.map_or(self.weight.rows, <[u32]>::len) - 1;
+        let next = std::array::from_fn(|i| self.row((row + WIDTH + i).min(last)));
         let dtype = self.weight.dtype;
         let wide = Act::for_weight(dtype) == Act::Q8K_256;
         let columns = columns_at(columns, column, count, wide);
+        let acc = acc.as_mut_ptr().cast();
         // SAFETY: the caller's contract; `acc` has room for `COLUMNS` columns.
-        unsafe { (ctx.kernels.tile)(dtype, &pointers, &columns, &mut scratch.panel, acc.as_mut_ptr().cast()) }
+        unsafe { (ctx.kernels.tile)(dtype, &at, &next, &columns, &mut scratch.panel, acc) }
     }
 
     /// Outputs `row ..` for columns `column ..` of a float weight, into rows of `out`
@@ -303,11 +307,27 @@ unsafe fn product(
         let mut acc = [[0.0f32; WIDTH]; COLUMNS];
         for r in (0..rows).step_by(WIDTH) {
             let here = WIDTH.min(rows - r);
-            job.tile(shared, &mut scratch, (row + r, here), (column, count), &mut acc);
+            job.tile(shared, &mut scratch, (row + r, rows - r), (column, count), &mut acc);
             for (c, values) in acc[..count].iter().enumerate() {
                 let to = out.row(column + c).add(row + r);
-                std::ptr::copy_nonoverlapping(values.as_ptr(), to, here);
+                put(values, to, here);
             }
+        }
+    }
+}
+
+/// Stores the first `n` of a tile's values for one column.
+///
+/// # Safety
+///
+/// `to` is valid for `n` values, at most [`WIDTH`].
+unsafe fn put(values: &[f32; WIDTH], to: *mut f32, n: usize) {
+    // SAFETY: the caller's contract. The whole vector is one store, the rest a call.
+    unsafe {
+        if n == WIDTH {
+            to.cast::<[f32; WIDTH]>().write_unaligned(*values);
+        } else {
+            std::ptr::copy_nonoverlapping(values.as_ptr(), to, n);
         }
     }
 }
@@ -343,11 +363,11 @@ pub(super) fn swiglu(
             // existing; `acc` has room for a vector a column.
             unsafe {
                 for (job, acc) in jobs.iter().zip(&mut acc) {
-                    let (rows, columns) = ((row + r, here), (column, count));
+                    let columns = (column, count);
                     if job.weight.dtype.is_quantized() {
-                        job.tile(&shared, &mut scratch, rows, columns, acc);
+                        job.tile(&shared, &mut scratch, (row + r, rows - r), columns, acc);
                     } else {
-                        job.floats(&shared, rows, columns, acc.as_mut_ptr().cast(), WIDTH);
+                        job.floats(&shared, (row + r, here), columns, acc.as_mut_ptr().cast(), WIDTH);
                     }
                 }
                 let [g, u] = &mut acc;
@@ -355,7 +375,7 @@ pub(super) fn swiglu(
                 (shared.kernels.silu_mul)(g, u.as_ptr().cast(), g, count * WIDTH);
                 for c in 0..count {
                     let to = out.row(column + c).add(row + r);
-                    std::ptr::copy_nonoverlapping(g.add(c * WIDTH), to, here);
+                    put(&acc[0][c], to, here);
                 }
             }
         }
