@@ -18,36 +18,57 @@ pub enum DeviceKind {
 }
 
 /// Serves one language model to agent apps on this machine.
+///
+/// SIGHUP reads the settings file again: placement policy, log level and limits change at once;
+/// a file that cannot be used changes nothing. SIGTERM stops: requests in flight get an error
+/// that says when to try again.
 #[derive(Clone, Debug, Default, Parser)]
-#[command(name = "tandemd", version, about)]
+#[command(
+    name = "tandemd",
+    version,
+    about,
+    after_help = "Exit codes: 0 stopped on request; 1 failed while serving; 2 settings or model unusable; \
+                  3 the socket is in use."
+)]
 pub struct Flags {
+    /// What to do instead of serving.
+    #[command(subcommand)]
+    pub verb: Option<Verb>,
     /// Settings file (TOML). Flags override it.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
     /// Model file (GGUF).
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", global = true)]
     pub model: Option<PathBuf>,
     /// Device that runs the model.
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, global = true)]
     pub device: Option<DeviceKind>,
     /// Socket that apps connect to.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", global = true)]
     pub socket: Option<PathBuf>,
     /// Worker threads of the CPU device (default: one a core).
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", global = true)]
     pub threads: Option<usize>,
     /// Tokens of context a client (default 4096, at most the model's).
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", global = true)]
     pub context: Option<u32>,
     /// Placement policy: where recurrent state is saved.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", global = true)]
     pub placement: Option<String>,
     /// Turn a mechanism on or off, or set its value; repeatable.
-    #[arg(long = "set", value_name = "SWITCH=VALUE")]
+    #[arg(long = "set", value_name = "SWITCH=VALUE", global = true)]
     pub set: Vec<String>,
     /// Stop when this descriptor's other end closes (for a daemon that belongs to one process).
     #[arg(long, value_name = "FD", hide = true)]
     pub owner: Option<i32>,
+}
+
+/// What `tandemd` does instead of serving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Subcommand)]
+pub enum Verb {
+    /// Check settings, policies and model as serving would use them, say what was found, and
+    /// end: exit code 0 when a daemon would serve, 2 when not.
+    Check,
 }
 
 /// The settings file. Every key may be left out; unknown keys are errors.
@@ -66,6 +87,12 @@ pub struct File {
     pub context: Option<u32>,
     /// Placement policy.
     pub placement: Option<String>,
+    /// Name of the status board, `/dev/shm/NAME`; without one there is none.
+    pub board: Option<String>,
+    /// Log level, or levels by part. Default `info`; `TANDEM_LOG` goes before it.
+    pub log: Option<String>,
+    /// Whether a crash may leave a core file, which would hold prompts and answers. Default false.
+    pub core_dumps: bool,
     /// Limits.
     pub limits: Limits,
     /// Mechanisms.
@@ -73,7 +100,7 @@ pub struct File {
 }
 
 /// Limits of the daemon.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
     /// Clients at a time, a slot each. Default 16.
@@ -155,6 +182,12 @@ pub enum ConfigError {
         /// Names that exist.
         known: String,
     },
+    /// A name that no board can have.
+    #[error("board: {0}")]
+    Board(#[from] tandem_ipc::board::BoardError),
+    /// The log level.
+    #[error(transparent)]
+    Log(#[from] crate::log::LogError),
 }
 
 /// Settings in force.
@@ -176,8 +209,14 @@ pub struct Config {
     pub engine: EngineOptions,
     /// Idle time after which states and caches are given back.
     pub unload_after: Option<std::time::Duration>,
-    /// See [`Flags::owner`].
-    pub owner: Option<i32>,
+    /// Name of the status board.
+    pub board: Option<String>,
+    /// Log setting.
+    pub log: String,
+    /// Whether a crash may leave a core file.
+    pub core_dumps: bool,
+    /// What the settings came from, to read them again.
+    pub flags: Flags,
 }
 
 /// Where the daemon listens unless told otherwise: the system's socket for root, else the
@@ -242,6 +281,11 @@ impl Config {
             0..=1 << 31,
             "it must lie from 0 to 2147483648",
         )?;
+        if let Some(board) = &file.board {
+            tandem_ipc::board::check_name(board)?;
+        }
+        let log = file.log.unwrap_or_else(|| "info".into());
+        crate::log::filter(&log)?;
         let engine = EngineOptions {
             context,
             slots: limits.clients,
@@ -263,8 +307,29 @@ impl Config {
                 .filter(|d| !d.is_zero()),
             limits,
             engine,
-            owner: flags.owner,
+            board: file.board,
+            log,
+            core_dumps: file.core_dumps,
+            flags: flags.clone(),
         })
+    }
+
+    /// Settings that differ in `new` and take effect at a restart only.
+    pub fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
+        let Config { model, device, socket, threads, placement: _, limits, engine, .. } = self;
+        let changed = [
+            ("model", *model != new.model),
+            ("device", *device != new.device),
+            ("socket", *socket != new.socket),
+            ("threads", *threads != new.threads),
+            ("context", engine.context != new.engine.context),
+            ("board", self.board != new.board),
+            ("core_dumps", self.core_dumps != new.core_dumps),
+            ("limits.socket_mode", limits.socket_mode != new.limits.socket_mode),
+            ("limits.prompt_cache_mib", limits.prompt_cache_mib != new.limits.prompt_cache_mib),
+            ("switches", engine.switches != new.engine.switches),
+        ];
+        changed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()
     }
 }
 

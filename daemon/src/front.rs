@@ -2,6 +2,7 @@
 //! memory. It never waits for a client, and hands everything to the scheduler.
 
 use crate::scheduler::{ClientId, Command};
+use crate::supervisor::Pulse;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -39,6 +40,10 @@ pub enum Order {
     Resume(ClientId),
     /// Say goodbye and hang up.
     Close(ClientId, Goodbye),
+    /// Take in clients by these limits from now on.
+    Admit(Admission),
+    /// Answer with this beat.
+    Pulse(Arc<Pulse>, u64),
     /// Take nobody in any more, say goodbye to all, end.
     Stop,
 }
@@ -238,6 +243,8 @@ impl Front {
                         client.link.close(goodbye);
                     }
                 }
+                Order::Admit(admission) => self.admission = admission,
+                Order::Pulse(pulse, beat) => pulse.front.store(beat, Ordering::Release),
                 Order::Stop => {
                     for (_, client) in self.clients.drain() {
                         client.link.close(Goodbye::ShuttingDown { retry_after_ms: Some(1000) });

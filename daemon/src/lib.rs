@@ -8,11 +8,16 @@
 //!
 //! [`front`] owns the socket, handshakes and the clients' request rings; [`scheduler`] owns
 //! the engine, so one thread alone touches the device, and the clients' response rings.
-//! Neither waits for a client.
+//! Neither waits for a client. [`board`] shows what the scheduler does to monitors,
+//! [`supervisor`] to what started the daemon.
 
+pub mod board;
+pub mod check;
 pub mod config;
 pub mod front;
+pub mod log;
 pub mod placement;
 pub mod scheduler;
 pub mod serve;
 pub mod status;
+pub mod supervisor;

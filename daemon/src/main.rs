@@ -6,39 +6,40 @@
 use clap::Parser;
 use std::process::ExitCode;
 use tandem_ipc::server::ListenError;
-use tandemd::config::{Config, Flags};
+use tandemd::check;
+use tandemd::config::{Config, Flags, Verb};
+use tandemd::log::{self, Log};
 use tandemd::serve::{ServeError, serve};
+use tandemd::supervisor;
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
-    let filter = tracing_subscriber::EnvFilter::try_from_env("TANDEM_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        // A log that cannot be written (its reader is gone) must not stop a thread.
-        .log_internal_errors(false)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .init();
-    let config = match Config::resolve(&flags) {
-        Ok(config) => config,
-        Err(error) => {
-            eprintln!("tandemd: {error}");
-            return ExitCode::from(2);
-        }
+    let inherited = supervisor::inherited_socket();
+    let config = Config::resolve(&flags).and_then(|config| Ok((log::filter(&config.log)?, config)));
+    let (filter, config) = match config {
+        Ok(settings) => settings,
+        Err(error) => return unusable(&error),
     };
-    match serve(&config) {
+    let log = Log::start(filter);
+    log::panics();
+    let done = match flags.verb {
+        Some(Verb::Check) => check::check(&config, &mut std::io::stdout().lock()),
+        None => serve(&config, inherited, &log),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tandemd: {error}");
-            ExitCode::from(match error {
-                ServeError::Listen(ListenError::InUse { .. }) => 3,
-                ServeError::Load(_)
-                | ServeError::Cpu(_)
-                | ServeError::Listen(_)
-                | ServeError::Folder { .. } => 2,
-                ServeError::System { .. } => 1,
-            })
+            let code = unusable(&error);
+            match error {
+                ServeError::Listen(ListenError::InUse { .. }) => ExitCode::from(3),
+                ServeError::System { .. } => ExitCode::FAILURE,
+                _ => code,
+            }
         }
     }
+}
+
+fn unusable(error: &dyn std::error::Error) -> ExitCode {
+    eprintln!("tandemd: {error}");
+    ExitCode::from(2)
 }

@@ -2,8 +2,11 @@
 //!
 //! It takes commands between passes, so a cancel or a new client waits for one pass at most.
 
-use crate::front::{Order, Orders, Shared};
+use crate::board::{Phase, StatusBoard};
+use crate::config::Config;
+use crate::front::{Admission, Order, Orders, Shared};
 use crate::status;
+use crate::supervisor::{self, Pulse};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -52,6 +55,10 @@ pub enum Command {
     Room(ClientId),
     /// A client is gone.
     Gone(ClientId),
+    /// Settings that were read again.
+    Reload(Box<Config>),
+    /// Answer with this beat.
+    Pulse(Arc<Pulse>, u64),
     /// Stop: requests in flight get a retryable error.
     Stop,
 }
@@ -93,6 +100,9 @@ pub struct Scheduler {
     facts: status::Facts,
     unload_after: Option<Duration>,
     unload_at: Option<Instant>,
+    board: StatusBoard,
+    /// Something happened since the last report on the board.
+    news: bool,
 }
 
 impl Scheduler {
@@ -105,6 +115,7 @@ impl Scheduler {
         orders: Orders,
         facts: status::Facts,
         unload_after: Option<Duration>,
+        board: StatusBoard,
     ) -> Self {
         Scheduler {
             engine,
@@ -117,6 +128,8 @@ impl Scheduler {
             facts,
             unload_after,
             unload_at: None,
+            board,
+            news: true,
         }
     }
 
@@ -127,6 +140,7 @@ impl Scheduler {
         loop {
             let busy = self.engine.has_work() || self.clients.values().any(Client::may_probe);
             let wake = if busy { None } else { self.next_wake() };
+            self.report(busy);
             let command = match (busy, wake) {
                 // A flood of messages must not keep the device from its work.
                 (true, _) if commands >= COMMANDS_A_PASS => Err(false),
@@ -141,6 +155,7 @@ impl Scheduler {
                 Ok(Command::Stop) | Err(true) => break,
                 Ok(command) => {
                     commands += 1;
+                    self.news |= !matches!(command, Command::Pulse(..));
                     self.obey(command);
                     continue;
                 }
@@ -161,12 +176,52 @@ impl Scheduler {
 
     /// One pass. A fault in the engine costs the requests that run, not the daemon.
     fn step(&mut self, events: &mut Vec<(SlotId, JobId, Event)>) {
+        if self.engine.has_work() {
+            self.board.phase(Phase::Pass);
+            self.news = true;
+        }
         // The engine is put back into a known state below, so what a panic left is not seen.
         let done = catch_unwind(AssertUnwindSafe(|| self.engine.step(events)));
         if done.is_err() {
             tracing::error!("a pass panicked; its requests fail, their slots are emptied");
             self.engine.abandon(events);
         }
+    }
+
+    /// Puts what happened on the board: when the work is done, and from time to time before.
+    fn report(&mut self, busy: bool) {
+        if !busy {
+            self.board.phase(Phase::Idle);
+        }
+        if std::mem::take(&mut self.news) {
+            let Scheduler { board, facts, engine, clients, .. } = self;
+            let posted = board.post(!busy, || status::report(facts, engine, clients).to_string());
+            self.news = !posted;
+        }
+    }
+
+    /// Takes over settings that were read again. Limits of slots hold for new clients.
+    fn reload(&mut self, config: &Config) {
+        let limits = &config.limits;
+        self.orders.give(Order::Admit(Admission {
+            clients: limits.clients,
+            clients_per_user: limits.clients_per_user,
+        }));
+        self.engine.set_limits(&config.engine);
+        self.unload_after = config.unload_after;
+        if self.placement != config.placement {
+            self.placement.clone_from(&config.placement);
+            self.facts.placement.clone_from(&config.placement);
+            for client in self.clients.values() {
+                if let Some(placement) = crate::placement::by_name(&self.placement)
+                    && let Err(error) = self.engine.set_placement(client.slot, placement)
+                {
+                    tracing::error!(%error, "cannot change a slot's placement policy");
+                }
+            }
+        }
+        tracing::info!(placement = self.placement, clients = limits.clients, "settings read again");
+        supervisor::ready("serving");
     }
 
     /// When there is something to do without a command: a deadline, or the unload.
@@ -187,6 +242,8 @@ impl Scheduler {
     }
 
     fn stop(mut self) {
+        supervisor::stopping();
+        self.board.phase(Phase::Stopping);
         let ids: Vec<ClientId> = self.clients.keys().copied().collect();
         for id in ids {
             let Some(client) = self.clients.get_mut(&id) else { continue };
@@ -210,6 +267,8 @@ impl Scheduler {
             Command::Message(client, message) => self.message(client, message),
             Command::Room(client) => self.flush(client),
             Command::Gone(client) => self.forget(client),
+            Command::Reload(config) => self.reload(&config),
+            Command::Pulse(pulse, beat) => pulse.scheduler.store(beat, Ordering::Release),
             Command::Stop => {}
         }
     }

@@ -1,11 +1,15 @@
 //! From settings to a running daemon, and its clean end.
 
+use crate::board::StatusBoard;
 use crate::config::{Config, DeviceKind};
 use crate::front::{Admission, Front};
+use crate::log::{self, Log};
 use crate::scheduler::{Command, Scheduler};
 use crate::status::Facts;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use crate::supervisor;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::os::fd::OwnedFd;
 use std::sync::mpsc;
 use std::time::Instant;
 use tandem_cpu::{Cpu, CpuConfig, CpuError};
@@ -48,24 +52,24 @@ fn system(what: &'static str) -> impl Fn(std::io::Error) -> ServeError {
     move |source| ServeError::System { what, source }
 }
 
-fn device(config: &Config) -> Result<Box<dyn Device>, ServeError> {
+pub(crate) fn device(config: &Config) -> Result<Box<dyn Device>, ServeError> {
     Ok(match config.device {
         DeviceKind::Cpu => Box::new(Cpu::new(CpuConfig { threads: config.threads, ..CpuConfig::default() })?),
         DeviceKind::Reference => Box::new(Reference::new()),
     })
 }
 
-/// Loads the model, listens, and serves until SIGTERM or SIGINT.
-pub fn serve(config: &Config) -> Result<(), ServeError> {
+/// Loads the model, listens, and serves until SIGTERM or SIGINT. `inherited` is a socket that a
+/// supervisor has made; without one the socket of the settings is bound.
+pub fn serve(config: &Config, inherited: Option<OwnedFd>, log: &Log) -> Result<(), ServeError> {
     let started = Instant::now();
-    if let Some(folder) = config.socket.parent().filter(|f| !f.as_os_str().is_empty()) {
-        std::fs::create_dir_all(folder)
-            .map_err(|source| ServeError::Folder { path: folder.into(), source })?;
+    if !config.core_dumps {
+        forbid_core_dumps();
     }
     // Before the model, so that a second daemon ends at once.
-    let listener_config = ListenerConfig { mode: config.limits.socket_mode, ..ListenerConfig::default() };
-    let listener = Listener::bind(&config.socket, listener_config)?;
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(system("cannot watch signals"))?;
+    let listener = listen(config, inherited)?;
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(system("cannot watch signals"))?;
+    let board = StatusBoard::open(config.board.as_deref());
     let engine = Engine::open(&config.model, device(config)?, config.engine.clone())?;
     let info = engine.executor().device();
     tracing::info!(
@@ -81,21 +85,20 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
     let (front, orders) = Front::new(listener, admission, commands.clone()).map_err(system("epoll"))?;
     let facts =
         Facts { model: config.model.clone(), placement: config.placement.clone(), started: Instant::now() };
-    let scheduler =
-        Scheduler::new(engine, config.placement.clone(), inbox, orders, facts, config.unload_after);
-    let (stop, end) = (commands.clone(), commands.clone());
+    let scheduler = Scheduler::new(
+        engine,
+        config.placement.clone(),
+        inbox,
+        orders.clone(),
+        facts,
+        config.unload_after,
+        board,
+    );
+    let end = commands.clone();
     let handle = signals.handle();
-    let waiter = std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || {
-            if let Some(signal) = signals.forever().next() {
-                // A scheduler that has ended needs no telling.
-                let _ = stop.send(Command::Stop);
-                tracing::info!(signal, "stopping");
-            }
-        })
-        .map_err(system("cannot start a thread"))?;
-    if let Some(fd) = config.owner {
+    let waiter = watch_signals(signals, commands.clone(), config.clone(), log.clone())?;
+    supervisor::start_watchdog(commands.clone(), orders).map_err(system("cannot start a thread"))?;
+    if let Some(fd) = config.flags.owner {
         watch_owner(fd, commands)?;
     }
     let front = std::thread::Builder::new()
@@ -106,6 +109,7 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
         })
         .map_err(system("cannot start a thread"))?;
     tracing::info!(socket = %config.socket.display(), "serving");
+    supervisor::ready("serving");
     scheduler.run();
     let ended = front.join();
     handle.close();
@@ -115,6 +119,73 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
         Ok(result) => result.map_err(system("waiting for clients")),
         Err(_) => Err(system("the front thread")(std::io::Error::other("it panicked; see the log"))),
     }
+}
+
+fn listen(config: &Config, inherited: Option<OwnedFd>) -> Result<Listener, ServeError> {
+    let settings = ListenerConfig { mode: config.limits.socket_mode, ..ListenerConfig::default() };
+    if let Some(socket) = inherited {
+        return Ok(Listener::from_fd(socket, settings)?);
+    }
+    if let Some(folder) = config.socket.parent().filter(|f| !f.as_os_str().is_empty()) {
+        std::fs::create_dir_all(folder)
+            .map_err(|source| ServeError::Folder { path: folder.into(), source })?;
+    }
+    Ok(Listener::bind(&config.socket, settings)?)
+}
+
+/// A core file would hold prompts and answers.
+fn forbid_core_dumps() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    // Where the supervisor has forbidden them already, it may have forbidden this call too.
+    if getrlimit(Resource::Core).maximum == Some(0) {
+        return;
+    }
+    if let Err(error) = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }) {
+        tracing::warn!(%error, "cannot forbid core dumps, which would hold prompts and answers");
+    }
+}
+
+/// SIGHUP reads the settings again, SIGTERM and SIGINT stop.
+fn watch_signals(
+    mut signals: Signals,
+    commands: mpsc::Sender<Command>,
+    mut config: Config,
+    log: Log,
+) -> Result<std::thread::JoinHandle<()>, ServeError> {
+    let watch = move || {
+        for signal in &mut signals {
+            if signal == SIGHUP {
+                supervisor::reloading();
+                match reload(&config, &log) {
+                    Ok(new) => {
+                        config = new.clone();
+                        // A scheduler that has ended needs no telling, here and below.
+                        let _ = commands.send(Command::Reload(Box::new(new)));
+                    }
+                    Err(error) => {
+                        tracing::error!(%error, "the settings cannot be used; the old ones stay");
+                        supervisor::ready("serving; the new settings cannot be used, see the log");
+                    }
+                }
+            } else {
+                let _ = commands.send(Command::Stop);
+                tracing::info!(signal, "stopping");
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(watch).map_err(system("cannot start a thread"))
+}
+
+fn reload(old: &Config, log: &Log) -> Result<Config, crate::config::ConfigError> {
+    let new = Config::resolve(&old.flags)?;
+    let filter = log::filter(&new.log)?;
+    let waits = old.needs_restart(&new);
+    if !waits.is_empty() {
+        tracing::warn!(settings = waits.join(", "), "changed, but take effect at a restart only");
+    }
+    log.set(filter);
+    Ok(new)
 }
 
 /// Stops the scheduler when the front ends, however it does: without it no client could come

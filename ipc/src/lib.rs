@@ -16,6 +16,7 @@
 //! | [`message`], [`request`] | what the frames say |
 //! | [`channel`] | messages over rings and doorbells |
 //! | [`server`], [`client`] | the two halves of a connection |
+//! | [`board`] | the status board: what the daemon does, readable when it is stuck |
 //! | [`mod@bench`] | round trips and bursts beside a Unix socket |
 //!
 //! # Who trusts whom
@@ -28,6 +29,7 @@
 //! Linux 5.8 or later (`F_SEAL_FUTURE_WRITE`, `RWF_NOWAIT` on eventfds).
 
 pub mod bench;
+pub mod board;
 pub mod channel;
 pub mod client;
 mod doorbell;

@@ -7,6 +7,8 @@
 
 mod files;
 mod programs;
+mod service;
 
 pub use files::{Trace, demo_model, demo_trace, golden, heldout_trace, root};
 pub use programs::{Finished, Programs, daemon, eventually, programs, signal, start, tandem, tandemd};
+pub use service::Service;

@@ -111,6 +111,8 @@ const LAYERS: &[(&str, &[&str])] = &[
             "tandem-program",
             "tandem-cpu",
             "tandem-ipc",
+            // Its command line, for the manual page.
+            "tandemd",
         ],
     ),
     ("xtask", &["tandem-sdk"]),

@@ -2,6 +2,7 @@
 
 mod cargo;
 mod demo;
+mod hardening;
 mod need;
 mod screen;
 mod test;

@@ -18,6 +18,19 @@ pub(crate) const TOOLCHAIN: [Need; 2] = [
     Need { probe: &["cargo", "clippy", "--version"], install: &["rustup", "component", "add", "clippy"] },
 ];
 
+/// Programs that tests of the units and the SELinux policy run.
+pub(crate) const SYSTEM: [Need; 3] = [
+    Need { probe: &["systemd-analyze", "--version"], install: &["apt-get", "install", "-y", "systemd"] },
+    Need { probe: &["checkpolicy", "-V"], install: &["apt-get", "install", "-y", "checkpolicy"] },
+    Need { probe: &["m4", "--version"], install: &["apt-get", "install", "-y", "m4"] },
+];
+
+/// The compiler that sanitizers and coverage need.
+pub(crate) const NIGHTLY: Need = Need {
+    probe: &["rustc", "+nightly", "--version"],
+    install: &["rustup", "toolchain", "install", "nightly", "--profile", "minimal"],
+};
+
 impl Need {
     /// Installs the program if it is absent.
     pub(crate) fn ensure(&self) -> Result<(), TaskError> {
@@ -25,6 +38,10 @@ impl Need {
             return Ok(());
         }
         println!("xtask: `{}` does not run; installing: {}", self.probe.join(" "), self.install.join(" "));
+        if self.install.first() == Some(&"apt-get") {
+            // A new machine has no list of packages, or an old one.
+            run(&mut command_of(&["apt-get", "update", "-q"]))?;
+        }
         run(&mut command_of(self.install))
     }
 

@@ -1,12 +1,14 @@
 //! `cargo xtask test` and `cargo xtask ci`: all that must hold before a change goes in.
 
 use crate::cargo::{self, TaskError};
+use crate::hardening;
 use crate::need;
 use std::process::Command;
 use std::time::Instant;
 
 /// Runs every check: formatting, lints, all tests (doc tests and whole-system tests on the
-/// demo model included), the documentation.
+/// demo model included), the documentation, the unsafe crates under AddressSanitizer, the fuzz
+/// targets for a bounded time.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Run the slow exhaustive forms of tests too (TANDEM_LONG=1, ignored tests included).
@@ -26,6 +28,19 @@ struct Step {
     ignores: bool,
     environment: &'static [(&'static str, &'static str)],
 }
+
+/// How a run was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    /// The slow exhaustive forms too.
+    pub(crate) long: bool,
+    /// As CI runs it.
+    pub(crate) ci: bool,
+}
+
+/// Steps that are more than one call of cargo, after the others.
+const TASKS: [(&str, fn(Run) -> Result<(), TaskError>); 2] =
+    [("sanitizer", hardening::sanitize), ("fuzz", hardening::fuzz)];
 
 const STEPS: [Step; 6] = [
     Step {
@@ -104,21 +119,28 @@ impl Step {
 
 /// Runs all steps, goes on after one that fails, and sums up.
 pub(crate) fn run(args: &Args, ci: bool) -> Result<(), TaskError> {
-    for need in need::TOOLCHAIN {
+    for need in need::TOOLCHAIN.iter().chain(&need::SYSTEM) {
         need.ensure()?;
     }
     let start = Instant::now();
-    let wanted = |step: &&Step| args.only.as_ref().is_none_or(|only| step.name.contains(only.as_str()));
+    let wanted = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
     let mut done = Vec::new();
-    for step in STEPS.iter().filter(wanted) {
-        let mut command = step.command(args, ci);
-        println!("\n== {}: {}", step.name, cargo::typed(&command));
+    let mut step = |name, work: &mut dyn FnMut() -> Result<(), TaskError>| {
         let began = Instant::now();
-        let result = cargo::run(&mut command);
+        let result = work();
         if let Err(error) = &result {
             println!("xtask: {error}");
         }
-        done.push((step.name, result.is_ok(), began.elapsed().as_secs()));
+        done.push((name, result.is_ok(), began.elapsed().as_secs()));
+    };
+    for each in STEPS.iter().filter(|each| wanted(each.name)) {
+        let mut command = each.command(args, ci);
+        println!("\n== {}: {}", each.name, cargo::typed(&command));
+        step(each.name, &mut || cargo::run(&mut command));
+    }
+    for (name, task) in TASKS.iter().filter(|(name, _)| wanted(name)) {
+        println!("\n== {name}");
+        step(name, &mut || task(Run { long: args.long, ci }));
     }
     println!();
     for (name, ok, seconds) in &done {
@@ -126,7 +148,8 @@ pub(crate) fn run(args: &Args, ci: bool) -> Result<(), TaskError> {
     }
     println!("{} steps in {} s", done.len(), start.elapsed().as_secs());
     if let Some(only) = args.only.as_ref().filter(|_| done.is_empty()) {
-        let names: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
+        let names: Vec<&str> =
+            STEPS.iter().map(|step| step.name).chain(TASKS.map(|(name, _)| name)).collect();
         println!("no step's name contains {only:?}; there are: {}", names.join(", "));
     }
     let failed: Vec<String> =

@@ -392,6 +392,14 @@ impl Engine {
         self.slots.get(&id).map(|e| &e.slot)
     }
 
+    /// Takes the limits of `options` from now on: slots, queue and state budget at once,
+    /// checkpoints and saves for new slots. What is over a lowered budget goes as it is released.
+    pub fn set_limits(&mut self, options: &EngineOptions) {
+        let EngineOptions { slots, queue, checkpoints, saves, state_budget, .. } = *options;
+        self.options =
+            EngineOptions { slots, queue, checkpoints, saves, state_budget, ..self.options.clone() };
+    }
+
     /// Replaces a slot's placement policy.
     pub fn set_placement(
         &mut self,

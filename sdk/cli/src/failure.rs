@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use tandem_engine::gguf::GgufError;
+use tandem_ipc::board::BoardError;
 use tandem_sdk::{Error, PrivateError};
 
 /// The daemon failed the request.
@@ -18,6 +19,9 @@ pub(crate) enum Failure {
     /// The daemon, or the way to it.
     #[error(transparent)]
     Sdk(#[from] Error),
+    /// A status board.
+    #[error(transparent)]
+    Board(#[from] BoardError),
     /// A private daemon.
     #[error(transparent)]
     Private(#[from] PrivateError),
@@ -119,7 +123,8 @@ impl Failure {
             // The daemon's 2 means that settings or the model cannot be used.
             Failure::Private(PrivateError::Ended { status, .. }) if status.code() == Some(2) => USAGE,
             Failure::Private(PrivateError::Ended { .. } | PrivateError::Killed { .. }) => REQUEST,
-            Failure::Private(_) | Failure::Unreachable { .. } => NO_DAEMON,
+            Failure::Board(BoardError::Name(_)) => USAGE,
+            Failure::Private(_) | Failure::Unreachable { .. } | Failure::Board(_) => NO_DAEMON,
             Failure::Usage(_)
             | Failure::File { .. }
             | Failure::Content { .. }

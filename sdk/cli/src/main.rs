@@ -9,6 +9,7 @@ mod failure;
 mod generate;
 mod interrupt;
 mod logits;
+mod man;
 mod model;
 mod numbers;
 mod peer;
@@ -45,6 +46,7 @@ enum Command {
     Model(model::Args),
     Status(status::Args),
     Top(top::Args),
+    Man(man::Args),
 }
 
 fn run(cli: &Cli, out: &mut dyn Write) -> Result<(), Failure> {
@@ -55,6 +57,7 @@ fn run(cli: &Cli, out: &mut dyn Write) -> Result<(), Failure> {
         Command::Model(args) => model::run(args, out),
         Command::Status(args) => status::run(args, out),
         Command::Top(args) => top::run(args, out),
+        Command::Man(args) => man::run::<Cli>(args, out),
     }
 }
 

@@ -1,10 +1,11 @@
 //! `tandem status`: what the daemon does now.
 
 use crate::failure::Failure;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use tandem_ipc::board;
 use tandem_sdk::Client;
 
 /// Shows what a running daemon does now.
@@ -13,6 +14,10 @@ pub(crate) struct Args {
     /// Socket of the daemon. Default: $TANDEM_SOCKET, else the user's daemon, else the system's.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// Read the status board of this name instead of asking: it can be read while the daemon is
+    /// stuck, and after its death. The name is `board` in the daemon's settings.
+    #[arg(long, value_name = "NAME", conflicts_with = "socket")]
+    board: Option<String>,
     /// Print the daemon's own JSON object: `device`, `model`, `clients`, `memory` (bytes by
     /// purpose), `power`, `counters`, and more.
     #[arg(long)]
@@ -26,11 +31,47 @@ pub(crate) fn connect(socket: Option<&PathBuf>, app: &str) -> Result<Client, Fai
 }
 
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
+    if let Some(name) = &args.board {
+        return show_board(&board::read(name)?, args.json, out);
+    }
     let status = connect(args.socket.as_ref(), "tandem status")?.status()?;
     if args.json {
         writeln!(out, "{status}")?;
     } else {
         out.write_all(words(&status).as_bytes())?;
+    }
+    Ok(())
+}
+
+/// What a board says: what the daemon does and since when, then its last report.
+fn show_board(reading: &board::Reading, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    let alive = Path::new("/proc").join(reading.pid.to_string()).exists();
+    let report = reading.report.as_deref().and_then(|report| serde_json::from_str::<Value>(report).ok());
+    if json {
+        let all = json!({
+            "pid": reading.pid,
+            "alive": alive,
+            "phase": reading.phase.name(),
+            "phase_ms": reading.since.as_millis() as u64,
+            "passes": reading.passes,
+            "report": report,
+        });
+        writeln!(out, "{all}")?;
+        return Ok(());
+    }
+    let state = if alive { "" } else { "; that process is gone" };
+    writeln!(
+        out,
+        "{:10}process {}{state}: {} for {:.1} s, {} passes so far",
+        "board",
+        reading.pid,
+        reading.phase.name(),
+        reading.since.as_secs_f64(),
+        reading.passes
+    )?;
+    match report {
+        Some(report) => out.write_all(words(&report).as_bytes())?,
+        None => writeln!(out, "{:10}none; the daemon had nothing to tell yet", "report")?,
     }
     Ok(())
 }
@@ -145,7 +186,6 @@ fn duration(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn units_fit_their_numbers() {

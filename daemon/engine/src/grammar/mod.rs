@@ -40,6 +40,9 @@ use vocabulary::GrammarVocabulary;
 
 /// Compiled schemas kept, most recently used.
 pub const CACHE_ENTRIES: usize = 16;
+/// Name of the threads on which schemas are compiled. A panic there is caught and becomes an
+/// error of the request.
+pub const COMPILER_THREAD: &str = "tandem-schema";
 /// Stack of the thread a schema is compiled on: chains of `$ref` recurse.
 const COMPILE_STACK_BYTES: usize = 128 << 20;
 /// Lexer states of one schema, of 1 to 2 KB each.
@@ -142,7 +145,7 @@ impl GrammarCompiler {
         };
         let parser = thread::scope(|scope| {
             thread::Builder::new()
-                .name("tandem-schema".to_owned())
+                .name(COMPILER_THREAD.to_owned())
                 .stack_size(COMPILE_STACK_BYTES)
                 .spawn_scoped(scope, build)
                 .map_err(|error| format!("no thread to compile it on: {error}"))

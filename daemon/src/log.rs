@@ -1,0 +1,76 @@
+//! The log: journald's fields where standard error is the journal, else lines on standard error.
+//!
+//! Neither holds text of prompts or answers: events carry numbers, names and error texts that
+//! quote none.
+
+use std::os::unix::fs::MetadataExt as _;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
+
+/// What is wrong with a log setting.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "log setting {setting:?}: {source}; it is a level (error, warn, info, debug, trace) or, for parts, \
+         \"info,tandemd=debug\""
+)]
+pub struct LogError {
+    setting: String,
+    source: tracing_subscriber::filter::ParseError,
+}
+
+/// The running log.
+#[derive(Clone, Debug)]
+pub struct Log(reload::Handle<EnvFilter, Registry>);
+
+/// Reads a log setting; `TANDEM_LOG` in the environment goes before it.
+pub fn filter(setting: &str) -> Result<EnvFilter, LogError> {
+    let environment = std::env::var("TANDEM_LOG").ok().filter(|v| !v.is_empty());
+    let setting = environment.as_deref().unwrap_or(setting);
+    EnvFilter::try_new(setting).map_err(|source| LogError { setting: setting.into(), source })
+}
+
+/// Whether standard error goes to the journal: systemd names its socket's device and inode.
+fn is_journal() -> bool {
+    let Ok(named) = std::env::var("JOURNAL_STREAM") else { return false };
+    let Ok(stderr) = std::fs::metadata("/proc/self/fd/2") else { return false };
+    named == format!("{}:{}", stderr.dev(), stderr.ino())
+}
+
+impl Log {
+    /// Starts the log. Once a process.
+    pub fn start(filter: EnvFilter) -> Self {
+        let (filter, handle) = reload::Layer::new(filter);
+        let journal = is_journal().then(tracing_journald::layer).and_then(Result::ok);
+        let lines = journal.is_none().then(|| {
+            fmt::layer()
+                .with_writer(std::io::stderr)
+                // A log that cannot be written (its reader is gone) must not stop a thread.
+                .log_internal_errors(false)
+                .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        });
+        let journal = journal
+            .map(|j| j.with_syslog_identifier("tandemd".into()).with_field_prefix(Some("TANDEM".into())));
+        tracing_subscriber::registry().with(filter).with(journal).with(lines).init();
+        Log(handle)
+    }
+
+    /// Takes another setting from now on.
+    pub fn set(&self, filter: EnvFilter) {
+        // Fails only when the subscriber is gone, at the very end.
+        let _ = self.0.reload(filter);
+    }
+}
+
+/// Logs where a panic was, and not what it said: its text may quote a prompt. The schema
+/// compiler's own panics are caught and answered as errors, so they are not logged at all.
+pub fn panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        if thread.name() == Some(tandem_engine::grammar::COMPILER_THREAD) {
+            return;
+        }
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        tracing::error!(thread = thread.name().unwrap_or("?"), place, "panicked");
+    }));
+}

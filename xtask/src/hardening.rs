@@ -1,0 +1,87 @@
+//! The unsafe crates under AddressSanitizer, and the fuzz targets for a bounded time.
+
+use crate::cargo::{self, TaskError};
+use crate::need;
+use crate::test::Run;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Crates that hold unsafe code which memory errors would show in, and build quickly.
+const UNSAFE_CRATES: [&str; 2] = ["tandem-ipc", "tandem-cpu"];
+
+/// The fuzz targets, and the longest input of each in bytes.
+const FUZZ: [(&str, u32); 4] = [("gguf", 16384), ("frame", 4096), ("ring", 4096), ("schema", 2048)];
+
+/// Seconds a target runs, and in a long run.
+const FUZZ_SECONDS: [u32; 2] = [15, 600];
+
+/// What makes libFuzzer see which branches an input took.
+const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+                        -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+                        -Cllvm-args=-sanitizer-coverage-pc-table \
+                        -Cllvm-args=-sanitizer-coverage-trace-compares --cfg=fuzzing -Ccodegen-units=1";
+
+/// A nightly cargo with AddressSanitizer, and a target folder of its own: its flags would
+/// have everything else built anew.
+fn nightly(flags: &str, run: Run) -> (Command, String) {
+    let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let mut command = Command::new("cargo");
+    command.arg("+nightly").current_dir(cargo::root());
+    command.env("RUSTFLAGS", format!("-Zsanitizer=address {flags}"));
+    // Xtask itself is run by cargo, which says which toolchain and target folder are its own.
+    command.env_remove("RUSTUP_TOOLCHAIN").env_remove("RUSTC").env_remove("CARGO");
+    command.env("CARGO_TARGET_DIR", folder());
+    if run.ci {
+        command.env("CARGO_INCREMENTAL", "0");
+    }
+    (command, host)
+}
+
+fn folder() -> PathBuf {
+    cargo::target().join("sanitizer")
+}
+
+/// Runs the tests of the unsafe crates under AddressSanitizer.
+pub(crate) fn sanitize(run: Run) -> Result<(), TaskError> {
+    need::NIGHTLY.ensure()?;
+    let (mut command, host) = nightly("", run);
+    command.args(["test", "--tests", "--locked", "--target", &host]);
+    for name in UNSAFE_CRATES {
+        command.args(["-p", name]);
+    }
+    println!("{}", cargo::typed(&command));
+    cargo::run(&mut command)
+}
+
+/// Builds the fuzz targets and runs each on its seeds and what it makes of them.
+pub(crate) fn fuzz(run: Run) -> Result<(), TaskError> {
+    need::NIGHTLY.ensure()?;
+    let (mut command, host) = nightly(COVERAGE, run);
+    command.args([
+        "build",
+        "--locked",
+        "--release",
+        "--target",
+        &host,
+        "--manifest-path",
+        "tests/fuzz/Cargo.toml",
+    ]);
+    println!("{}", cargo::typed(&command));
+    cargo::run(&mut command)?;
+    let programs = folder().join(host).join("release");
+    for (name, longest) in FUZZ {
+        let seeds = cargo::root().join("tests/fuzz/seeds").join(name);
+        let found = folder().join("found").join(name);
+        std::fs::create_dir_all(&found)
+            .map_err(|source| TaskError::Run { program: format!("mkdir {}", found.display()), source })?;
+        let mut command = Command::new(programs.join(name));
+        let seconds = FUZZ_SECONDS[usize::from(run.long)];
+        command.arg(format!("-max_total_time={seconds}")).arg(format!("-max_len={longest}"));
+        // An input that takes longer, or more memory, is a finding too.
+        command.args(["-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1", "-verbosity=0"]);
+        command.arg(format!("-artifact_prefix={}/", folder().display())).arg(&found).arg(&seeds);
+        println!("{}", cargo::typed(&command));
+        cargo::run(&mut command)?;
+    }
+    Ok(())
+}
