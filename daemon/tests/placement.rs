@@ -188,7 +188,7 @@ fn demo(recorded: &[Recorded], variants: &[(&str, Switches)]) {
 #[test]
 fn no_policy_and_no_switch_changes_an_answer_and_all_counts_are_the_simulators() {
     let recorded = Recorded::read(&file("tests/traces/demo.jsonl"));
-    demo(&recorded[..40], &variants());
+    demo(&recorded[..20], &variants());
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn shared_traces(limit: usize, policies: &[&str]) {
 
 #[test]
 fn counts_are_the_simulators_at_the_start_of_the_shared_traces() {
-    shared_traces(10, &["anchor"]);
+    shared_traces(4, &["anchor"]);
 }
 
 #[test]

@@ -33,6 +33,8 @@ fn a_replay_of_forced_answers_counts_what_a_simulation_does() {
             trace.to_str().unwrap(),
             "--json",
             "--force-expected",
+            "--limit",
+            "30",
             "--model",
             model.to_str().unwrap(),
             "--set",
@@ -41,7 +43,9 @@ fn a_replay_of_forced_answers_counts_what_a_simulation_does() {
             switch,
         ]);
         let simulated = simulate(&["--json", "--policy", policy, "--set", switch]).json();
-        assert_eq!(counts(&replay.json()), counts(&simulated["policies"][0]), "{policy}, {switch}");
+        let (replayed, simulated) = (counts(&replay.json()), counts(&simulated["policies"][0]));
+        assert_eq!(replayed.len(), 30);
+        assert_eq!(replayed, simulated[..30], "{policy}, {switch}");
     }
 }
 
