@@ -1,6 +1,7 @@
 //! `tandemd check`: all that serving needs, short of serving.
 
 use crate::config::Config;
+use crate::policy::PolicyHost;
 use crate::serve::{ServeError, device};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt as _;
@@ -37,6 +38,7 @@ pub fn check(config: &Config, out: &mut dyn Write) -> Result<(), ServeError> {
     }
     let info = engine.executor().device();
     say("device", format!("{} ({})", info.name, info.detail));
+    PolicyHost::new()?.placement(&config.placement)?;
     say("policy", config.placement.clone());
     let (checkpoint, limits) = (engine.checkpoint_bytes(), &config.limits);
     say(

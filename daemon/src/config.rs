@@ -52,8 +52,8 @@ pub struct Flags {
     /// Tokens of context a client (default 4096, at most the model's).
     #[arg(long, value_name = "TOKENS", global = true)]
     pub context: Option<u32>,
-    /// Placement policy: where recurrent state is saved.
-    #[arg(long, value_name = "NAME", global = true)]
+    /// Placement policy: where recurrent state is saved. A built-in one's name or a component.
+    #[arg(long, value_name = "NAME|FILE.wasm", global = true)]
     pub placement: Option<String>,
     /// Turn a mechanism on or off, or set its value; repeatable.
     #[arg(long = "set", value_name = "SWITCH=VALUE", global = true)]
@@ -85,7 +85,7 @@ pub struct File {
     pub threads: Option<usize>,
     /// Tokens of context a client.
     pub context: Option<u32>,
-    /// Placement policy.
+    /// Placement policy: a built-in one's name or the path of a component.
     pub placement: Option<String>,
     /// Name of the status board, `/dev/shm/NAME`; without one there is none.
     pub board: Option<String>,
@@ -93,10 +93,26 @@ pub struct File {
     pub log: Option<String>,
     /// Whether a crash may leave a core file, which would hold prompts and answers. Default false.
     pub core_dumps: bool,
+    /// Folder for compiled policies, which only the daemon's user may write to.
+    pub policy_cache: Option<PathBuf>,
+    /// What work costs on this device, as `tandem policy calibrate` fits it; policies are told.
+    pub cost: Option<CostModel>,
     /// Limits.
     pub limits: Limits,
     /// Mechanisms.
     pub switches: Switches,
+}
+
+/// What work costs, in nanoseconds.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CostModel {
+    /// One more prompt token in a pass; at least 1.
+    pub per_token_ns: u64,
+    /// One more pass.
+    pub per_pass_ns: u64,
+    /// One more saved state.
+    pub per_save_ns: u64,
 }
 
 /// Limits of the daemon.
@@ -175,13 +191,8 @@ pub enum ConfigError {
         need: &'static str,
     },
     /// A policy that does not exist.
-    #[error("there is no placement policy {name:?}; built in are: {known}")]
-    Placement {
-        /// The name given.
-        name: String,
-        /// Names that exist.
-        known: String,
-    },
+    #[error(transparent)]
+    Placement(#[from] crate::policy::PolicyError),
     /// A name that no board can have.
     #[error("board: {0}")]
     Board(#[from] tandem_ipc::board::BoardError),
@@ -203,6 +214,8 @@ pub struct Config {
     pub threads: usize,
     /// Placement policy.
     pub placement: String,
+    /// Folder for compiled policies; without one they are compiled at every start.
+    pub policy_cache: Option<PathBuf>,
     /// Limits.
     pub limits: Limits,
     /// Engine limits and switches.
@@ -226,6 +239,11 @@ pub fn default_socket() -> PathBuf {
     own.map_or_else(|| "/run/tandem/tandem.sock".into(), |dir| Path::new(&dir).join("tandem.sock"))
 }
 
+/// The service manager's cache folder, where it gives one.
+fn default_policy_cache() -> Option<PathBuf> {
+    std::env::var_os("CACHE_DIRECTORY").filter(|d| !d.is_empty()).map(|d| Path::new(&d).join("policies"))
+}
+
 impl File {
     /// Reads a settings file.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
@@ -244,14 +262,14 @@ impl Config {
             None => File::default(),
         };
         let mut switches = file.switches;
+        let mut placement = flags.placement.clone().or(file.placement).unwrap_or_else(|| "anchor".into());
         for pair in &flags.set {
-            switches.set(pair)?;
+            match pair.strip_prefix("placement=") {
+                Some(name) => name.clone_into(&mut placement),
+                None => switches.set(pair)?,
+            }
         }
-        let placement = flags.placement.clone().or(file.placement).unwrap_or_else(|| "anchor".into());
-        if crate::placement::by_name(&placement).is_none() {
-            let known = crate::placement::names().collect::<Vec<_>>().join(", ");
-            return Err(ConfigError::Placement { name: placement, known });
-        }
+        crate::policy::PolicyHost::check_name(&placement)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = flags.threads.or(file.threads).unwrap_or(cores);
         let context = flags.context.or(file.context).unwrap_or(4096);
@@ -286,7 +304,20 @@ impl Config {
         }
         let log = file.log.unwrap_or_else(|| "info".into());
         crate::log::filter(&log)?;
+        let mut cost = EngineOptions::default().cost;
+        if let Some(fitted) = file.cost {
+            check(
+                "cost.per_token_ns",
+                fitted.per_token_ns,
+                1..=1 << 40,
+                "it must lie from 1 to 1099511627776",
+            )?;
+            cost.per_token = fitted.per_token_ns;
+            cost.per_pass = fitted.per_pass_ns;
+            cost.per_save = fitted.per_save_ns;
+        }
         let engine = EngineOptions {
+            cost,
             context,
             slots: limits.clients,
             queue: limits.queue,
@@ -303,6 +334,7 @@ impl Config {
             socket: flags.socket.clone().or(file.socket).unwrap_or_else(default_socket),
             threads,
             placement,
+            policy_cache: file.policy_cache.or_else(default_policy_cache),
             unload_after: Some(std::time::Duration::from_secs(limits.unload_after_s))
                 .filter(|d| !d.is_zero()),
             limits,
@@ -324,6 +356,8 @@ impl Config {
             ("threads", *threads != new.threads),
             ("context", engine.context != new.engine.context),
             ("board", self.board != new.board),
+            ("policy_cache", self.policy_cache != new.policy_cache),
+            ("cost", engine.cost != new.engine.cost),
             ("core_dumps", self.core_dumps != new.core_dumps),
             ("limits.socket_mode", limits.socket_mode != new.limits.socket_mode),
             ("limits.prompt_cache_mib", limits.prompt_cache_mib != new.limits.prompt_cache_mib),
@@ -376,5 +410,9 @@ mod tests {
             Flags { model: Some("m.gguf".into()), placement: Some("best".into()), ..Flags::default() };
         let text = Config::resolve(&flags).unwrap_err().to_string();
         assert!(text.contains("best") && text.contains("divergence"), "{text}");
+        let flags = Flags { set: vec!["placement=chat".into()], placement: None, ..flags };
+        assert_eq!(Config::resolve(&flags).unwrap().placement, "chat");
+        let flags = Flags { set: vec!["placement=worst".into()], ..flags };
+        assert!(Config::resolve(&flags).unwrap_err().to_string().contains("worst"));
     }
 }

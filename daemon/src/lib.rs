@@ -16,7 +16,7 @@ pub mod check;
 pub mod config;
 pub mod front;
 pub mod log;
-pub mod placement;
+pub mod policy;
 pub mod scheduler;
 pub mod serve;
 pub mod status;

@@ -5,6 +5,7 @@
 use crate::board::{Phase, StatusBoard};
 use crate::config::Config;
 use crate::front::{Admission, Order, Orders, Shared};
+use crate::policy::PolicyHost;
 use crate::status;
 use crate::supervisor::{self, Pulse};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -91,6 +92,7 @@ struct Probe {
 /// See the module.
 pub struct Scheduler {
     engine: Engine,
+    policies: Arc<PolicyHost>,
     placement: String,
     commands: mpsc::Receiver<Command>,
     orders: Orders,
@@ -106,10 +108,11 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler for a loaded engine. `placement` is the policy of new slots; after
+    /// A scheduler for a loaded engine. `placement` of `policies` is the policy of new slots; after
     /// `unload_after` without work everything but the file mapping is given back.
     pub fn new(
         engine: Engine,
+        policies: Arc<PolicyHost>,
         placement: String,
         commands: mpsc::Receiver<Command>,
         orders: Orders,
@@ -119,6 +122,7 @@ impl Scheduler {
     ) -> Self {
         Scheduler {
             engine,
+            policies,
             placement,
             commands,
             orders,
@@ -194,8 +198,9 @@ impl Scheduler {
             self.board.phase(Phase::Idle);
         }
         if std::mem::take(&mut self.news) {
-            let Scheduler { board, facts, engine, clients, .. } = self;
-            let posted = board.post(!busy, || status::report(facts, engine, clients).to_string());
+            let Scheduler { board, facts, engine, clients, policies, .. } = self;
+            let posted =
+                board.post(!busy, || status::report(facts, engine, clients, &policies.status()).to_string());
             self.news = !posted;
         }
     }
@@ -213,10 +218,14 @@ impl Scheduler {
             self.placement.clone_from(&config.placement);
             self.facts.placement.clone_from(&config.placement);
             for client in self.clients.values() {
-                if let Some(placement) = crate::placement::by_name(&self.placement)
-                    && let Err(error) = self.engine.set_placement(client.slot, placement)
-                {
-                    tracing::error!(%error, "cannot change a slot's placement policy");
+                let placed = match self.policies.placement(&self.placement) {
+                    Ok(placement) => {
+                        self.engine.set_placement(client.slot, placement).map_err(|e| e.to_string())
+                    }
+                    Err(error) => Err(error.to_string()),
+                };
+                if let Err(error) = placed {
+                    tracing::error!(error, "cannot change a slot's placement policy");
                 }
             }
         }
@@ -281,10 +290,9 @@ impl Scheduler {
         sender: Sender<ServerMessage>,
         shared: Arc<Shared>,
     ) {
-        let placement = crate::placement::by_name(&self.placement);
-        let opened = match placement {
-            Some(placement) => self.engine.open_slot(peer.uid, placement).map_err(|e| e.to_string()),
-            None => Err(format!("placement policy {:?} is gone", self.placement)),
+        let opened = match self.policies.placement(&self.placement) {
+            Ok(placement) => self.engine.open_slot(peer.uid, placement).map_err(|e| e.to_string()),
+            Err(error) => Err(error.to_string()),
         };
         match opened {
             Ok(slot) => {
@@ -327,7 +335,8 @@ impl Scheduler {
             ClientMessage::Generate { id: request, request: body } => self.generate(id, request, &body),
             ClientMessage::Cancel { id: request } => self.cancel(id, request),
             ClientMessage::Status { id: request } => {
-                let json = status::report(&self.facts, &self.engine, &self.clients).to_string();
+                let json = status::report(&self.facts, &self.engine, &self.clients, &self.policies.status())
+                    .to_string();
                 self.send(id, ServerMessage::Status { id: request, json });
             }
             ClientMessage::Logits { id: request, prompts, all_positions } => {

@@ -4,13 +4,14 @@ use crate::board::StatusBoard;
 use crate::config::{Config, DeviceKind};
 use crate::front::{Admission, Front};
 use crate::log::{self, Log};
+use crate::policy::{PolicyError, PolicyHost};
 use crate::scheduler::{Command, Scheduler};
 use crate::status::Facts;
 use crate::supervisor;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::os::fd::OwnedFd;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Instant;
 use tandem_cpu::{Cpu, CpuConfig, CpuError};
 use tandem_engine::engine::{Engine, LoadError};
@@ -27,6 +28,9 @@ pub enum ServeError {
     /// The CPU device.
     #[error(transparent)]
     Cpu(#[from] CpuError),
+    /// The placement policy.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     /// The socket.
     #[error(transparent)]
     Listen(#[from] ListenError),
@@ -70,6 +74,13 @@ pub fn serve(config: &Config, inherited: Option<OwnedFd>, log: &Log) -> Result<(
     let listener = listen(config, inherited)?;
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(system("cannot watch signals"))?;
     let board = StatusBoard::open(config.board.as_deref());
+    let policies = match &config.policy_cache {
+        Some(folder) => PolicyHost::with_cache(folder)?,
+        None => PolicyHost::new()?,
+    };
+    // Before the model: a plugin that cannot be loaded is told at once.
+    policies.placement(&config.placement)?;
+    let policies = Arc::new(policies);
     let engine = Engine::open(&config.model, device(config)?, config.engine.clone())?;
     let info = engine.executor().device();
     tracing::info!(
@@ -87,6 +98,7 @@ pub fn serve(config: &Config, inherited: Option<OwnedFd>, log: &Log) -> Result<(
         Facts { model: config.model.clone(), placement: config.placement.clone(), started: Instant::now() };
     let scheduler = Scheduler::new(
         engine,
+        policies.clone(),
         config.placement.clone(),
         inbox,
         orders.clone(),
@@ -96,7 +108,7 @@ pub fn serve(config: &Config, inherited: Option<OwnedFd>, log: &Log) -> Result<(
     );
     let end = commands.clone();
     let handle = signals.handle();
-    let waiter = watch_signals(signals, commands.clone(), config.clone(), log.clone())?;
+    let waiter = watch_signals(signals, commands.clone(), config.clone(), log.clone(), policies)?;
     supervisor::start_watchdog(commands.clone(), orders).map_err(system("cannot start a thread"))?;
     if let Some(fd) = config.flags.owner {
         watch_owner(fd, commands)?;
@@ -151,12 +163,13 @@ fn watch_signals(
     commands: mpsc::Sender<Command>,
     mut config: Config,
     log: Log,
+    policies: Arc<PolicyHost>,
 ) -> Result<std::thread::JoinHandle<()>, ServeError> {
     let watch = move || {
         for signal in &mut signals {
             if signal == SIGHUP {
                 supervisor::reloading();
-                match reload(&config, &log) {
+                match reload(&config, &log, &policies) {
                     Ok(new) => {
                         config = new.clone();
                         // A scheduler that has ended needs no telling, here and below.
@@ -177,9 +190,15 @@ fn watch_signals(
     std::thread::Builder::new().name("signals".into()).spawn(watch).map_err(system("cannot start a thread"))
 }
 
-fn reload(old: &Config, log: &Log) -> Result<Config, crate::config::ConfigError> {
+fn reload(old: &Config, log: &Log, policies: &PolicyHost) -> Result<Config, crate::config::ConfigError> {
     let new = Config::resolve(&old.flags)?;
     let filter = log::filter(&new.log)?;
+    // Compiled here, so that the engine does not wait for it. What cannot be loaded again
+    // stays as it is; a policy named for the first time must load.
+    for error in policies.reload() {
+        tracing::error!(%error, "a policy cannot be loaded again; the old one stays");
+    }
+    policies.placement(&new.placement)?;
     let waits = old.needs_restart(&new);
     if !waits.is_empty() {
         tracing::warn!(settings = waits.join(", "), "changed, but take effect at a restart only");

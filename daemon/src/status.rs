@@ -1,6 +1,7 @@
 //! The status report: one JSON object, numbers and names only, never text of prompts or
 //! answers.
 
+use crate::policy::PolicyStatus;
 use crate::scheduler::{Client, ClientId};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -19,7 +20,12 @@ pub struct Facts {
     pub started: Instant,
 }
 
-pub(crate) fn report(facts: &Facts, engine: &Engine, clients: &BTreeMap<ClientId, Client>) -> Value {
+pub(crate) fn report(
+    facts: &Facts,
+    engine: &Engine,
+    clients: &BTreeMap<ClientId, Client>,
+    policies: &[PolicyStatus],
+) -> Value {
     let device = engine.executor().device();
     let dims = engine.dims();
     json!({
@@ -37,9 +43,10 @@ pub(crate) fn report(facts: &Facts, engine: &Engine, clients: &BTreeMap<ClientId
             "mtp": dims.mtp,
         },
         "placement": facts.placement,
+        "policies": policies,
         "switches": serde_json::to_value(&engine.options().switches).unwrap_or(Value::Null),
         "clients": clients.iter().map(|(id, c)| client(*id, c, engine)).collect::<Vec<_>>(),
-        "memory": memory(engine, clients),
+        "memory": memory(engine, clients, policies),
         // Only devices with power votes have more to say.
         "power": { "votes": "none" },
         "counters": engine.counters(),
@@ -62,7 +69,7 @@ fn client(id: ClientId, client: &Client, engine: &Engine) -> Value {
 
 /// Bytes by purpose. `kv_reserved` is address space; pages are committed as cells are
 /// written.
-fn memory(engine: &Engine, clients: &BTreeMap<ClientId, Client>) -> Value {
+fn memory(engine: &Engine, clients: &BTreeMap<ClientId, Client>, policies: &[PolicyStatus]) -> Value {
     let executor = engine.executor();
     let states = executor.states();
     let cell = executor.kv_bytes(1);
@@ -80,6 +87,7 @@ fn memory(engine: &Engine, clients: &BTreeMap<ClientId, Client>) -> Value {
         "prompt_cache": cached,
         "prompt_cache_cap": cap,
         "checkpoint": states.state_bytes(),
+        "policies": policies.iter().map(|p| p.memory).sum::<u64>(),
         "scratch": executor.scratch_bytes(),
         "device": executor.device_bytes(),
     })

@@ -111,7 +111,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "tandem-program",
             "tandem-cpu",
             "tandem-ipc",
-            // Its command line, for the manual page.
+            // Its command line, for the manual page; `policy` checks and simulates plugins in the daemon's own host.
             "tandemd",
         ],
     ),

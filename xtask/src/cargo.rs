@@ -30,6 +30,14 @@ pub(crate) enum TaskError {
         /// How many there are.
         all: usize,
     },
+    /// A file or folder.
+    #[error("cannot read or write {}: {source}", path.display())]
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
     /// The demo.
     #[error(transparent)]
     Demo(#[from] crate::demo::DemoError),

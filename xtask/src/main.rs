@@ -1,9 +1,10 @@
-//! Developer tasks: `cargo xtask demo | test | ci`.
+//! Developer tasks: `cargo xtask demo | test | ci | policies`.
 
 mod cargo;
 mod demo;
 mod hardening;
 mod need;
+mod policies;
 mod screen;
 mod test;
 
@@ -25,6 +26,7 @@ enum Task {
     /// As `test`, with the settings of a CI machine: the locked dependencies, no incremental
     /// builds.
     Ci(test::Args),
+    Policies(policies::Args),
 }
 
 fn main() -> ExitCode {
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
         Task::Demo(args) => demo::run(&args),
         Task::Test(args) => test::run(&args, false),
         Task::Ci(args) => test::run(&args, true),
+        Task::Policies(args) => policies::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -33,7 +33,7 @@ pub struct Figure {
 
 impl Figure {
     /// Of at least one value.
-    fn of(mut values: Vec<f64>) -> Self {
+    pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let last = values.len().saturating_sub(1);
         Figure { min: values[0], median: values[last / 2], max: values[last] }

@@ -15,6 +15,7 @@ use crate::pass::{Kind, Pass, Segment};
 use crate::planner::{PlannedPass, Planner};
 use crate::prompt_cache::PromptCache;
 use crate::request::{EngineError, Event, Finish, Input, JobId, Request};
+use crate::residency::{self, PassStates, Seat};
 use crate::slot::{Slot, SlotLimits};
 use crate::state::{KvCache, State};
 use crate::switches::Switches;
@@ -304,49 +305,23 @@ impl Engine {
 
     /// Copies what a slot holds into the prompt cache, if it fits.
     fn stash(&mut self, id: SlotId) -> Result<(), EngineError> {
-        let Some(entry) = self.slots.get(&id) else { return Ok(()) };
-        let (Some(held), Some(kv), owner) = (entry.slot.held(), entry.kv, entry.owner) else { return Ok(()) };
-        let cells = held.tokens.len() as u32;
-        let bytes = self.executor.kv_bytes(cells) + held.states.len() as u64 * self.checkpoint_bytes();
-        let Some(freed) = self.cache.make_room(bytes) else { return Ok(()) };
-        for kv in freed {
-            self.executor.destroy_kv(kv)?;
-        }
-        let copy = self.executor.copy_kv(&kv, None, cells)?;
-        for kv in self.cache.insert(owner, held, copy, bytes) {
-            self.executor.destroy_kv(kv)?;
-        }
-        self.counters.cache_stores += 1;
+        let Some(SlotEntry { slot, owner, kv, .. }) = self.slots.get_mut(&id) else { return Ok(()) };
+        let seat = Seat { slot, kv, owner: *owner };
+        let stored = residency::stash(&mut self.executor, &mut self.cache, &seat)?;
+        self.counters.cache_stores += u64::from(stored);
         Ok(())
     }
 
     /// Before a prompt starts: puts away what the slot is about to lose, and takes up from
     /// the prompt cache what restores later.
     fn exchange(&mut self, id: SlotId) -> Result<(), EngineError> {
-        let Some(entry) = self.slots.get(&id) else { return Ok(()) };
-        let Some(job) = entry.jobs.front() else { return Ok(()) };
-        let swap = self.cache.swap(entry.owner, &entry.slot, &job.prompt.tokens);
-        // Loaded first: storing may drop the entry, but not what was copied out of it.
-        let loaded = swap.load.and_then(|i| self.cache.load(i)).map(|(held, from)| (held, *from));
-        let aside = match loaded {
-            Some((held, from)) => {
-                let cells = held.tokens.len() as u32;
-                Some((held, self.executor.copy_kv(&from, None, cells)?))
-            }
-            None => None,
-        };
-        if swap.stash {
-            self.stash(id)?;
-        }
-        let Some((held, copy)) = aside else { return Ok(()) };
-        let cells = held.tokens.len() as u32;
-        let kv = self.slot_kv(id)?;
-        self.executor.copy_kv(&copy, Some(kv), cells)?;
-        self.executor.destroy_kv(copy)?;
-        if let Some(entry) = self.slots.get_mut(&id) {
-            entry.slot.adopt(held);
-            self.counters.cache_hits += 1;
-        }
+        let Some(SlotEntry { slot, owner, kv, jobs, .. }) = self.slots.get_mut(&id) else { return Ok(()) };
+        let Some(job) = jobs.front() else { return Ok(()) };
+        let mut seat = Seat { slot, kv, owner: *owner };
+        let (tokens, context) = (&job.prompt.tokens, self.options.context);
+        let done = residency::exchange(&mut self.executor, &mut self.cache, &mut seat, tokens, context)?;
+        self.counters.cache_stores += u64::from(done.stored);
+        self.counters.cache_hits += u64::from(done.loaded);
         Ok(())
     }
 
@@ -409,6 +384,11 @@ impl Engine {
         let entry = self.slots.get_mut(&id).ok_or(EngineError::NoSlot(id.0))?;
         entry.slot.set_placement(placement);
         Ok(())
+    }
+
+    /// Open slots.
+    pub fn slots(&self) -> impl Iterator<Item = SlotId> + '_ {
+        self.slots.keys().copied()
     }
 
     /// Requests in a slot, the running one included.
@@ -550,8 +530,7 @@ impl Engine {
     }
 
     fn bytes_left(&self) -> u64 {
-        let states = self.executor.states();
-        self.options.state_budget.saturating_sub(states.in_use() * states.state_bytes())
+        residency::bytes_left(&self.executor, self.options.state_budget)
     }
 
     fn prefill_pass(
@@ -585,7 +564,9 @@ impl Engine {
         let last = passes.is_empty();
         let state = Arc::clone(state);
         let tokens = job.prompt.tokens[planned.start as usize..planned.end as usize].to_vec();
-        let (end, saves) = self.states_for(&planned)?;
+        let PassStates { end, saves, refused } =
+            residency::pass_states(&planned, || self.try_reserve())?.ok_or_else(|| self.no_room())?;
+        self.counters.saves_refused += u64::from(refused);
         let mut states: Vec<(u32, Arc<State>)> =
             saves.iter().map(|(p, s)| (p - planned.start - 1, Arc::clone(s))).collect();
         if !saves.iter().any(|(p, _)| *p == planned.end) {
@@ -607,13 +588,9 @@ impl Engine {
         self.counters.prefill_passes += 1;
         let Some(entry) = self.slots.get_mut(&id) else { return Ok(()) };
         let Some(job) = entry.jobs.front_mut() else { return Ok(()) };
-        for (position, state) in saves {
-            if entry.slot.save(position, state) {
-                job.generation.stats.saves += 1;
-                self.counters.saves += 1;
-            }
-        }
-        entry.slot.advance(&pass.segments[0].tokens, Arc::clone(&end));
+        let saved = residency::commit(&mut entry.slot, &pass.segments[0].tokens, saves, Arc::clone(&end));
+        job.generation.stats.saves += saved;
+        self.counters.saves += u64::from(saved);
         job.generation.stats.prefill_ms += started.elapsed().as_secs_f64() * 1e3;
         if let Phase::Prefill { state, .. } = &mut job.phase {
             *state = end;
@@ -624,50 +601,24 @@ impl Engine {
         Ok(())
     }
 
-    /// The state at a pass's end, and those to save inside it; a save at the end is the end.
-    /// Saves for which the budget has no room are left out.
-    #[allow(clippy::type_complexity)]
-    fn states_for(
-        &mut self,
-        planned: &PlannedPass,
-    ) -> Result<(Arc<State>, Vec<(u32, Arc<State>)>), EngineError> {
-        let end = self.reserve_state()?;
-        let mut saves = Vec::with_capacity(planned.saves.len());
-        for position in &planned.saves {
-            if *position == planned.end {
-                saves.push((*position, Arc::clone(&end)));
-                continue;
-            }
-            match self.reserve_state() {
-                Ok(state) => saves.push((*position, state)),
-                Err(EngineError::StateBudget { .. }) => self.counters.saves_refused += 1,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok((end, saves))
+    /// A state for the next pass to write, within the budget; `None` where there is no room.
+    fn try_reserve(&mut self) -> Result<Option<Arc<State>>, EngineError> {
+        let slots = &mut self.slots;
+        let drop_checkpoint = || residency::drop_checkpoint(slots.values_mut().map(|e| &mut e.slot));
+        let budget = self.options.state_budget;
+        Ok(residency::reserve(&mut self.executor, &mut self.cache, budget, drop_checkpoint)?)
     }
 
-    /// A state for the next pass to write, within the budget: what was not used for longest
-    /// goes first, the prompt cache before checkpoints.
     fn reserve_state(&mut self) -> Result<Arc<State>, EngineError> {
-        while self.bytes_left() < self.checkpoint_bytes() {
-            if let Some(kv) = self.cache.drop_oldest() {
-                self.executor.destroy_kv(kv)?;
-            } else if !self.drop_checkpoint() {
-                return Err(EngineError::StateBudget {
-                    budget: self.options.state_budget,
-                    state: self.checkpoint_bytes(),
-                    in_use: self.executor.states().in_use(),
-                });
-            }
-        }
-        Ok(self.executor.take_state()?)
+        self.try_reserve()?.ok_or_else(|| self.no_room())
     }
 
-    /// Drops the oldest checkpoint of the slot that has most. False where there is none.
-    fn drop_checkpoint(&mut self) -> bool {
-        let fullest = self.slots.values_mut().max_by_key(|e| e.slot.checkpoints().len());
-        fullest.is_some_and(|e| e.slot.drop_oldest())
+    fn no_room(&self) -> EngineError {
+        EngineError::StateBudget {
+            budget: self.options.state_budget,
+            state: self.checkpoint_bytes(),
+            in_use: self.executor.states().in_use(),
+        }
     }
 
     fn decode(&mut self, slots: &[SlotId], events: &mut Vec<(SlotId, JobId, Event)>) {

@@ -3,6 +3,7 @@
 use crate::gguf::Gguf;
 use crate::model::{self, Dims, Family, ModelError, StateLayout};
 use crate::pass::{Arena, Pass};
+use crate::residency::Memory;
 use crate::state::{KvCache, State, StatePool};
 use crate::switches::{KvType, Switches};
 use std::sync::Arc;
@@ -184,5 +185,39 @@ impl Executor {
         let mut bytes = vec![0u8; tensor.len() * 4];
         self.device.read(tensor.buffer, tensor.offset, &mut bytes)?;
         Ok(bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
+    }
+}
+
+impl Memory for Executor {
+    type State = Arc<State>;
+    type Kv = KvCache;
+    type Error = DeviceError;
+
+    fn state_bytes(&self) -> u64 {
+        self.states.state_bytes()
+    }
+
+    fn states_in_use(&self) -> u64 {
+        self.states.in_use()
+    }
+
+    fn take_state(&mut self) -> Result<Arc<State>, DeviceError> {
+        Executor::take_state(self)
+    }
+
+    fn kv_bytes(&self, cells: u32) -> u64 {
+        Executor::kv_bytes(self, cells)
+    }
+
+    fn new_kv(&mut self, cells: u32) -> Result<KvCache, DeviceError> {
+        Executor::new_kv(self, cells)
+    }
+
+    fn copy_kv(&mut self, from: &KvCache, to: Option<KvCache>, cells: u32) -> Result<KvCache, DeviceError> {
+        Executor::copy_kv(self, from, to, cells)
+    }
+
+    fn destroy_kv(&mut self, kv: KvCache) -> Result<(), DeviceError> {
+        Executor::destroy_kv(self, kv)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! engine ─▶ template, tokenizer, grammar      a request becomes tokens and a constraint
-//!    │  └─▶ slot, planner                     what to restore, where to save, which passes
+//!    │  └─▶ slot, planner, residency          what to restore, where to save, which passes
 //!    └────▶ generation, sampler               an answer in the making
 //! executor ─▶ model (a family lowers a pass), state (recurrent states, KV cache), device
 //! ```
@@ -20,6 +20,7 @@ pub mod pass;
 pub mod planner;
 pub mod prompt_cache;
 pub mod request;
+pub mod residency;
 pub mod sampler;
 pub mod slot;
 pub mod state;

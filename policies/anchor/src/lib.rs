@@ -21,10 +21,9 @@ use tandem_policy::{Kept, PlaceRequest, Placement, Positions, choose_saves, leas
 #[derive(Clone, Debug)]
 pub struct Anchor {
     memory: Memory,
-    /// Skeleton of the prompt being placed.
-    lines: Lines,
-    /// Skeleton of the one before.
-    before: Lines,
+    /// Skeletons of the prompt being placed and of the one before, in turn.
+    skeletons: [Lines; 2],
+    turn: usize,
     forecast: Forecast,
 }
 
@@ -32,7 +31,12 @@ impl Anchor {
     /// A policy that has seen nothing.
     #[must_use]
     pub const fn new() -> Self {
-        Self { memory: Memory::new(), lines: Lines::new(), before: Lines::new(), forecast: Forecast::new() }
+        Self {
+            memory: Memory::new(),
+            skeletons: [Lines::new(), Lines::new()],
+            turn: 0,
+            forecast: Forecast::new(),
+        }
     }
 }
 
@@ -44,16 +48,19 @@ impl Default for Anchor {
 
 impl Placement for Anchor {
     fn place(&mut self, request: &PlaceRequest<'_>, positions: &mut Positions) {
-        core::mem::swap(&mut self.lines, &mut self.before);
-        self.lines.read(request);
-        let shared = request.shared.min(self.lines.prompt);
+        self.turn ^= 1;
+        let [even, odd] = &mut self.skeletons;
+        let (lines, before) = if self.turn == 0 { (even, &*odd) } else { (odd, &*even) };
+        lines.read(request);
+        let lines = &*lines;
+        let shared = request.shared.min(lines.prompt);
         if shared > 0 {
             // The slot may have gone on from an older prompt than the one before, out of the
             // prompt cache. Then only the new prompt is known to begin with what was shared.
-            let from = if self.before.agrees(&self.lines, shared) { &self.before } else { &self.lines };
+            let from = if before.agrees(lines, shared) { before } else { lines };
             self.memory.learn(from, shared.min(from.prompt));
         }
-        self.forecast.make(&self.memory, &self.lines, shared);
+        self.forecast.make(&self.memory, lines, shared);
         let price = request.cost.per_save as f32 / request.cost.per_token.max(1) as f32;
         choose_saves(
             self.forecast.points(),

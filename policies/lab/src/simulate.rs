@@ -48,7 +48,7 @@ impl Default for Settings {
 }
 
 /// One request as it went.
-#[derive(Clone, Debug, Serialize, PartialEq)]
+#[derive(Clone, Debug, Default, Serialize, PartialEq)]
 pub struct Step {
     /// Whose request it is.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -146,8 +146,7 @@ pub fn simulate(
     let mut store = Store::new(settings);
     let mut steps = Vec::with_capacity(trace.len());
     for request in trace.iter().filter(|r| !r.tokens.is_empty()) {
-        let first = store.open(&request.client, make);
-        steps.push(Step { first, ..store.serve(request) });
+        steps.push(store.serve(request, make));
     }
     let later = || steps.iter().filter(|s| !s.first);
     Outcome {

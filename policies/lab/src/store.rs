@@ -1,12 +1,13 @@
-//! What the engine keeps, without its contents: its own slots and prompt cache,
-//! and the budget that spans them.
+//! What the engine keeps, without its contents: the engine's own slots, prompt cache and
+//! [`residency`] over counters in place of memory.
 
 use crate::simulate::{Settings, Step, predicted_ms};
 use crate::trace::Request;
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::convert::Infallible;
 use std::rc::Rc;
 use tandem_engine::prompt_cache::PromptCache;
+use tandem_engine::residency::{self, Memory, Seat};
 use tandem_engine::slot::{Slot, SlotLimits};
 use tandem_policy::Placement;
 
@@ -14,7 +15,7 @@ use tandem_policy::Placement;
 const OWNER: u32 = 0;
 
 /// A state without its contents: it counts while anything refers to it.
-struct Counted(Rc<Cell<u64>>);
+pub(crate) struct Counted(Rc<Cell<u64>>);
 
 impl Drop for Counted {
     fn drop(&mut self) {
@@ -22,29 +23,85 @@ impl Drop for Counted {
     }
 }
 
-type State = Rc<Counted>;
+/// KV cells without their contents.
+#[derive(Clone, Copy)]
+struct Cells;
+
+struct Counters {
+    state_bytes: u64,
+    kv_bytes: u64,
+    in_use: Rc<Cell<u64>>,
+}
+
+impl Memory for Counters {
+    type State = Rc<Counted>;
+    type Kv = Cells;
+    type Error = Infallible;
+
+    fn state_bytes(&self) -> u64 {
+        self.state_bytes
+    }
+
+    fn states_in_use(&self) -> u64 {
+        self.in_use.get()
+    }
+
+    fn take_state(&mut self) -> Result<Rc<Counted>, Infallible> {
+        self.in_use.set(self.in_use.get() + 1);
+        Ok(Rc::new(Counted(self.in_use.clone())))
+    }
+
+    fn kv_bytes(&self, cells: u32) -> u64 {
+        self.kv_bytes * u64::from(cells)
+    }
+
+    fn new_kv(&mut self, _: u32) -> Result<Cells, Infallible> {
+        Ok(Cells)
+    }
+
+    fn copy_kv(&mut self, _: &Cells, _: Option<Cells>, _: u32) -> Result<Cells, Infallible> {
+        Ok(Cells)
+    }
+
+    fn destroy_kv(&mut self, _: Cells) -> Result<(), Infallible> {
+        Ok(())
+    }
+}
+
+struct Client {
+    name: String,
+    slot: Slot<Rc<Counted>>,
+    kv: Option<Cells>,
+}
 
 pub(crate) struct Store {
     settings: Settings,
-    in_use: Rc<Cell<u64>>,
-    slots: HashMap<String, Slot<State>>,
-    cache: PromptCache<State, ()>,
+    memory: Counters,
+    /// In the order of their first requests, as the engine has them.
+    clients: Vec<Client>,
+    cache: PromptCache<Rc<Counted>, Cells>,
 }
 
 impl Store {
     pub(crate) fn new(settings: &Settings) -> Self {
+        let memory = Counters {
+            state_bytes: settings.checkpoint_bytes,
+            kv_bytes: settings.kv_bytes,
+            // The state before the first token.
+            in_use: Rc::new(Cell::new(1)),
+        };
         Self {
             settings: *settings,
-            in_use: Rc::default(),
-            slots: HashMap::new(),
+            memory,
+            clients: Vec::new(),
             cache: PromptCache::new(settings.prompt_cache),
         }
     }
 
-    /// Opens the client's slot. False where it was open.
-    pub(crate) fn open(&mut self, client: &str, make: &dyn Fn() -> Box<dyn Placement + Send>) -> bool {
-        if self.slots.contains_key(client) {
-            return false;
+    /// The client's slot, opened where it has none; true where it was opened.
+    fn client(&mut self, name: &str, make: &dyn Fn() -> Box<dyn Placement + Send>) -> (usize, bool) {
+        if let Some(at) = self.clients.iter().position(|c| c.name == name) {
+            return (at, false);
         }
         let limits = SlotLimits {
             checkpoints: self.settings.checkpoints,
@@ -52,98 +109,52 @@ impl Store {
             checkpoint_bytes: self.settings.checkpoint_bytes,
             cost: self.settings.cost,
         };
-        self.slots.insert(client.to_owned(), Slot::new(make(), limits));
-        true
+        self.clients.push(Client { name: name.to_owned(), slot: Slot::new(make(), limits), kv: None });
+        (self.clients.len() - 1, true)
     }
 
-    fn bytes_left(&self) -> u64 {
-        self.settings.state_budget.saturating_sub(self.in_use.get() * self.settings.checkpoint_bytes)
+    fn reserve(&mut self) -> Result<Option<Rc<Counted>>, Infallible> {
+        let clients = &mut self.clients;
+        let drop_checkpoint = || residency::drop_checkpoint(clients.iter_mut().map(|c| &mut c.slot));
+        residency::reserve(&mut self.memory, &mut self.cache, self.settings.state_budget, drop_checkpoint)
     }
 
-    /// A state within the budget; `None` where everything that could go is gone.
-    fn reserve(&mut self) -> Option<State> {
-        while self.bytes_left() < self.settings.checkpoint_bytes {
-            if self.cache.drop_oldest().is_none() {
-                let fullest = self.slots.values_mut().max_by_key(|s| s.checkpoints().len())?;
-                if !fullest.drop_oldest() {
-                    return None;
-                }
-            }
-        }
-        self.in_use.set(self.in_use.get() + 1);
-        Some(Rc::new(Counted(self.in_use.clone())))
-    }
-
-    /// As the engine before a prompt starts: puts away what the slot is about to
-    /// lose, and takes up what restores later.
-    fn exchange(&mut self, request: &Request) {
-        let Some(slot) = self.slots.get_mut(&request.client) else { return };
-        let swap = self.cache.swap(OWNER, slot, &request.tokens);
-        let loaded = swap.load.and_then(|i| self.cache.load(i)).map(|(held, ())| held);
-        if swap.stash
-            && let Some(held) = slot.held()
-        {
-            let bytes = held.tokens.len() as u64 * self.settings.kv_bytes
-                + held.states.len() as u64 * self.settings.checkpoint_bytes;
-            if self.cache.make_room(bytes).is_some() {
-                self.cache.insert(OWNER, held, (), bytes);
-            }
-        }
-        if let Some(held) = loaded {
-            slot.adopt(held);
-        }
-    }
-
-    /// Serves a request of an open slot.
-    pub(crate) fn serve(&mut self, request: &Request) -> Step {
-        self.exchange(request);
+    /// Serves a request; its client's slot gets a policy from `make` where it is new.
+    pub(crate) fn serve(&mut self, request: &Request, make: &dyn Fn() -> Box<dyn Placement + Send>) -> Step {
+        let (at, first) = self.client(&request.client, make);
         let prompt = request.tokens.len() as u32;
-        let mut step = Step {
-            client: request.client.clone(),
-            first: false,
-            prompt,
-            shared: 0,
-            restored: 0,
-            new: 0,
-            passes: 0,
-            saves: 0,
-            saved: Vec::new(),
-            bytes: 0,
-            predicted_ms: 0.0,
-        };
-        let (bytes_left, planner) = (self.bytes_left(), self.settings.planner);
-        let Some(slot) = self.slots.get_mut(&request.client) else { return step };
-        let start = slot.begin(&request.tokens, &request.boundaries, bytes_left, planner);
-        (step.shared, step.restored, step.new) = (start.shared, start.restored, prompt - start.restored);
+        let mut step = Step { client: request.client.clone(), first, prompt, ..Step::default() };
+        let Ok(()) = self.run(at, request, &mut step);
+        step.predicted_ms = predicted_ms(&self.settings.cost, step.new, step.passes, step.saves);
+        step
+    }
+
+    /// As the engine's prefill and decode passes.
+    fn run(&mut self, at: usize, request: &Request, step: &mut Step) -> Result<(), Infallible> {
+        let Client { slot, kv, .. } = &mut self.clients[at];
+        let mut seat = Seat { slot, kv, owner: OWNER };
+        residency::exchange(&mut self.memory, &mut self.cache, &mut seat, &request.tokens, u32::MAX)?;
+        kv.get_or_insert(Cells);
+        let bytes_left = residency::bytes_left(&self.memory, self.settings.state_budget);
+        let start = slot.begin(&request.tokens, &request.boundaries, bytes_left, self.settings.planner);
+        (step.shared, step.restored, step.new) = (start.shared, start.restored, step.prompt - start.restored);
         step.passes = start.passes.len() as u32;
         drop(start.state);
         for pass in &start.passes {
-            let end = self.reserve();
-            let saves: Vec<_> = pass
-                .saves
-                .iter()
-                .filter_map(|&p| if p == pass.end { end.clone() } else { self.reserve() }.map(|s| (p, s)))
-                .collect();
-            let (Some(slot), Some(end)) = (self.slots.get_mut(&request.client), end) else { break };
-            for (position, state) in saves {
-                slot.save(position, state);
-            }
-            slot.advance(&request.tokens[pass.start as usize..pass.end as usize], end);
+            let Some(states) = residency::pass_states(pass, || self.reserve())? else { break };
+            let tokens = &request.tokens[pass.start as usize..pass.end as usize];
+            step.saves += residency::commit(&mut self.clients[at].slot, tokens, states.saves, states.end);
         }
         // The last token of an answer is chosen, but never fed.
         let fed = request.answer.len().saturating_sub(1);
-        for &token in &request.answer[..fed] {
-            let state = self.reserve();
-            if let (Some(slot), Some(state)) = (self.slots.get_mut(&request.client), state) {
-                slot.advance(&[token], state);
-            }
+        for token in &request.answer[..fed] {
+            let Some(state) = self.reserve()? else { break };
+            self.clients[at].slot.advance(&[*token], state);
         }
-        let Some(slot) = self.slots.get_mut(&request.client) else { return step };
-        step.saved = slot.saved().to_vec();
-        step.saves = step.saved.len() as u32;
+        let slot = &mut self.clients[at].slot;
         slot.finish(request.answer.len() as u32);
+        step.saved = slot.saved().to_vec();
         step.bytes = slot.checkpoints().len() as u64 * self.settings.checkpoint_bytes;
-        step.predicted_ms = predicted_ms(&self.settings.cost, step.new, step.passes, step.saves);
-        step
+        Ok(())
     }
 }

@@ -146,7 +146,8 @@ impl Reader {
         Ok(requests)
     }
 
-    fn request(&self, line: &str) -> Result<Request, String> {
+    /// Reads one line of a trace. The error says what is wrong with it.
+    pub fn request(&self, line: &str) -> Result<Request, String> {
         let line: Line = serde_json::from_str(line).map_err(|e| format!("not a recorded request: {e}"))?;
         let body = &line.request;
         let options = RenderOptions {

@@ -1,9 +1,9 @@
-//! `tandem bench`: speed of a model on a device, and of the rings beside a socket.
+//! `tandem bench`: speed of a model on a device, of the rings beside a socket, and of policies.
 
 use crate::failure::Failure;
 use serde_json::json;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tandem_cpu::{Cpu, CpuConfig};
 use tandem_engine::bench::{Figure, measure};
 use tandem_engine::executor::Executor;
@@ -12,8 +12,10 @@ use tandem_engine::switches::Switches;
 use tandem_ipc::bench::{self, BenchConfig};
 use tandem_program::Device;
 use tandem_program::reference::Reference;
+use tandemd::policy::{self, Plugin, Runtime};
 
-/// Measures speed: of a model on a device, or of the rings (`bench ipc`).
+/// Measures speed: of a model on a device, of the rings (`bench ipc`), or of placement policies
+/// (`bench policy`).
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -48,6 +50,15 @@ enum What {
         #[arg(long)]
         json: bool,
     },
+    /// Calls of placement policies in Wasm with fuel, on an agent's everyday requests.
+    Policy {
+        /// A built-in policy's name or a component; by default all built-in ones.
+        #[arg(value_name = "NAME|FILE.wasm")]
+        policies: Vec<String>,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -59,12 +70,13 @@ enum DeviceKind {
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
     match (&args.what, &args.model) {
         (Some(What::Ipc { json }), _) => ipc(*json, out),
+        (Some(What::Policy { policies, json }), _) => policy(policies, *json, out),
         (None, Some(model)) => speed(args, model, out),
-        (None, None) => Err(Failure::Usage("give --model FILE.gguf, or `bench ipc`".into())),
+        (None, None) => Err(Failure::Usage("give --model FILE.gguf, `bench ipc` or `bench policy`".into())),
     }
 }
 
-fn speed(args: &Args, model: &std::path::Path, out: &mut dyn Write) -> Result<(), Failure> {
+fn speed(args: &Args, model: &Path, out: &mut dyn Write) -> Result<(), Failure> {
     let content = |reason: String| Failure::Content { path: model.to_owned(), reason };
     let mut switches = Switches::default();
     for pair in &args.set {
@@ -109,6 +121,44 @@ fn ipc(json: bool, out: &mut dyn Write) -> Result<(), Failure> {
         writeln!(out, "{value}")?;
     } else {
         writeln!(out, "{}", serde_json::to_string_pretty(&value).unwrap_or_default())?;
+    }
+    Ok(())
+}
+
+fn policy(names: &[String], json: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    let usage = |e: tandemd::policy::PolicyError| Failure::Usage(e.to_string());
+    let runtime = Runtime::new().map_err(usage)?;
+    let plugin = |name: &str| match tandem_policies::placement(name) {
+        Some(built_in) => Plugin::from_bytes(&runtime, name, built_in.component),
+        None => Plugin::open(&runtime, Path::new(name)),
+    };
+    let all: Vec<String> = tandem_policies::PLACEMENTS.iter().map(|p| p.name.to_owned()).collect();
+    let mut report = serde_json::Map::new();
+    if !json {
+        writeln!(
+            out,
+            "{:24} {:>9} {:>9} {:>9} {:>11} {:>8}",
+            "us a call", "place", "evict", "observe", "fuel", "of step"
+        )?;
+    }
+    for name in if names.is_empty() { &all[..] } else { names } {
+        let times = policy::bench(&plugin(name).map_err(usage)?)
+            .map_err(|reason| Failure::Usage(format!("{name}: a call failed: {reason}")))?;
+        if !json {
+            writeln!(
+                out,
+                "{name:24} {:>9.2} {:>9.2} {:>9.2} {:>11.0} {:>7.3}%",
+                times.place_us.median,
+                times.evict_us.median,
+                times.observe_us.median,
+                times.place_fuel,
+                100.0 * times.share_of_step
+            )?;
+        }
+        report.insert(name.clone(), serde_json::to_value(times).unwrap_or_default());
+    }
+    if json {
+        writeln!(out, "{}", serde_json::Value::Object(report))?;
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ mod man;
 mod model;
 mod numbers;
 mod peer;
+mod policy;
 mod replay;
 mod report;
 mod schema;
@@ -44,6 +45,7 @@ enum Command {
     Replay(replay::Args),
     Bench(bench::Args),
     Model(model::Args),
+    Policy(policy::Args),
     Status(status::Args),
     Top(top::Args),
     Man(man::Args),
@@ -55,6 +57,7 @@ fn run(cli: &Cli, out: &mut dyn Write) -> Result<(), Failure> {
         Command::Replay(args) => replay::run(args, out),
         Command::Bench(args) => bench::run(args, out),
         Command::Model(args) => model::run(args, out),
+        Command::Policy(args) => policy::run(args, out),
         Command::Status(args) => status::run(args, out),
         Command::Top(args) => top::run(args, out),
         Command::Man(args) => man::run::<Cli>(args, out),

@@ -1,7 +1,9 @@
 //! What the export macros expand to in a Wasm build: the component's exports,
 //! its one policy, its allocator and what a panic does.
 
+#[cfg(feature = "placement")]
 pub mod placement;
+#[cfg(feature = "power")]
 pub mod power;
 
 use core::cell::UnsafeCell;

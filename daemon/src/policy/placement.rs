@@ -1,0 +1,353 @@
+//! One slot's instance of a plugin, as the engine sees it: a [`Placement`].
+
+use super::health::Trouble;
+use super::host::Source;
+use super::plugin::{Live, Plugin};
+use super::runtime::{CALL_FUEL, CALL_TICKS};
+use super::world::tandem::policy::placement_types as wire;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tandem_policy::{Boundary, Cost, Kept, Observation, PlaceRequest, Placement, Positions};
+use wasmtime::{StoreContextMut, Trap};
+
+/// Requests that a fresh instance is told again.
+const HISTORY: usize = 64;
+/// Fuel after which it is told no more of them.
+const REPLAY_FUEL: u64 = 10 * CALL_FUEL;
+
+/// A request as it was, to tell it to a fresh instance.
+#[derive(Clone, Default)]
+struct Told {
+    request: OwnedRequest,
+    seen: Option<OwnedObservation>,
+    /// The plugin failed on it, and is not told it again.
+    failed: bool,
+}
+
+#[derive(Clone, Default)]
+struct OwnedRequest {
+    numbers: [u32; 6],
+    sizes: [u64; 2],
+    cost: Cost,
+    kept: Vec<Kept>,
+    boundaries: Vec<Boundary>,
+}
+
+#[derive(Clone, Default)]
+struct OwnedObservation {
+    numbers: [u32; 4],
+    saved: Vec<u32>,
+}
+
+impl OwnedRequest {
+    fn of(r: &PlaceRequest<'_>) -> Self {
+        Self {
+            numbers: [r.prompt, r.shared, r.restored, r.cap, r.pass_limit, r.max_saves],
+            sizes: [r.bytes_left, r.checkpoint_bytes],
+            cost: r.cost,
+            kept: r.kept.to_vec(),
+            boundaries: r.boundaries.to_vec(),
+        }
+    }
+
+    fn as_request(&self) -> PlaceRequest<'_> {
+        let [prompt, shared, restored, cap, pass_limit, max_saves] = self.numbers;
+        let [bytes_left, checkpoint_bytes] = self.sizes;
+        PlaceRequest {
+            prompt,
+            shared,
+            restored,
+            kept: &self.kept,
+            cap,
+            bytes_left,
+            checkpoint_bytes,
+            cost: self.cost,
+            pass_limit,
+            max_saves,
+            boundaries: &self.boundaries,
+        }
+    }
+}
+
+impl OwnedObservation {
+    fn of(o: &Observation<'_>) -> Self {
+        Self { numbers: [o.prompt, o.shared, o.restored, o.answer], saved: o.saved.to_vec() }
+    }
+
+    fn as_observation(&self) -> Observation<'_> {
+        let [prompt, shared, restored, answer] = self.numbers;
+        Observation { prompt, shared, restored, answer, saved: &self.saved }
+    }
+}
+
+/// Why a call has no usable answer.
+pub(crate) struct Failed {
+    trouble: Trouble,
+    pub(crate) reason: String,
+}
+
+impl Failed {
+    fn nonsense(reason: String) -> Self {
+        Self { trouble: Trouble::Nonsense, reason }
+    }
+}
+
+impl From<wasmtime::Error> for Failed {
+    fn from(error: wasmtime::Error) -> Self {
+        let trouble = match error.downcast_ref::<Trap>() {
+            Some(Trap::OutOfFuel | Trap::Interrupt) => Trouble::Timeout,
+            _ => Trouble::Trap,
+        };
+        // The first line: what follows is a backtrace of the plugin.
+        let reason = error.root_cause().to_string();
+        Self { trouble, reason: reason.lines().next().unwrap_or_default().to_owned() }
+    }
+}
+
+/// A slot's placement policy that runs in Wasm, with its built-in stand-in.
+pub struct WasmPlacement {
+    source: Arc<Source>,
+    generation: u64,
+    plugin: Arc<Plugin>,
+    live: Option<Live>,
+    /// Answers while the plugin is quarantined.
+    stand_in: Option<Box<dyn Placement + Send>>,
+    history: VecDeque<Told>,
+}
+
+impl WasmPlacement {
+    pub(crate) fn new(source: Arc<Source>) -> Self {
+        let (generation, plugin) = source.current();
+        Self { source, generation, plugin, live: None, stand_in: None, history: VecDeque::new() }
+    }
+
+    /// Goes over to the newest plugin after a reload.
+    fn follow_reload(&mut self) {
+        if self.source.generation() != self.generation {
+            (self.generation, self.plugin) = self.source.current();
+            self.live = None;
+            self.stand_in = None;
+        }
+    }
+
+    /// Asks the plugin; where it fails, the stand-in. False where it failed or was not asked.
+    fn ask<R>(
+        &mut self,
+        wasm: impl FnOnce(&mut Live) -> Result<R, Failed>,
+        native: impl FnOnce(&mut (dyn Placement + Send)) -> R,
+    ) -> (R, bool) {
+        if !self.plugin.health.is_quarantined() {
+            match self.try_call(wasm) {
+                Ok(answer) => {
+                    self.plugin.health.success();
+                    return (answer, true);
+                }
+                Err(failed) => self.report(&failed),
+            }
+        }
+        let mut stand_in = self.stand_in.take().unwrap_or_else(|| self.make_stand_in());
+        let answer = native(&mut *stand_in);
+        self.plugin.health.stood_in();
+        // In quarantine it stays; otherwise the next failure makes one that knows the requests since.
+        if self.plugin.health.is_quarantined() {
+            self.stand_in = Some(stand_in);
+        }
+        (answer, false)
+    }
+
+    fn try_call<R>(&mut self, call: impl FnOnce(&mut Live) -> Result<R, Failed>) -> Result<R, Failed> {
+        self.plugin.health.call();
+        let mut live = match self.live.take() {
+            Some(live) => live,
+            None => self.fresh()?,
+        };
+        let answer = run(&self.plugin, &mut live, call)?;
+        self.live = Some(live);
+        Ok(answer)
+    }
+
+    /// A fresh instance that was told the last requests.
+    fn fresh(&self) -> Result<Live, Failed> {
+        let start = || {
+            self.plugin
+                .start()
+                .map_err(|e| Failed { trouble: Trouble::Start, reason: e.root_cause().to_string() })
+        };
+        let mut live = start()?;
+        // What it cannot hear again it does without.
+        match self.tell_again(&mut live) {
+            Ok(()) => Ok(live),
+            Err(_) => start(),
+        }
+    }
+
+    /// Tells an instance the last requests. All of them together have one deadline, and a
+    /// plugin that needs much fuel for them is not told the rest: the engine waits meanwhile.
+    fn tell_again(&self, live: &mut Live) -> Result<(), Failed> {
+        let mut fuel = REPLAY_FUEL;
+        live.store.set_epoch_deadline(CALL_TICKS);
+        let _watch = self.plugin.runtime().watch();
+        for told in self.history.iter().filter(|told| !told.failed) {
+            live.store.set_fuel(CALL_FUEL)?;
+            live.store.data_mut().new_call();
+            call_place(live, &told.request.as_request())?;
+            if let Some(seen) = &told.seen {
+                call_observe(live, &seen.as_observation())?;
+            }
+            fuel = fuel.saturating_sub(CALL_FUEL.saturating_sub(live.store.get_fuel()?));
+            if fuel == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn make_stand_in(&self) -> Box<dyn Placement + Send> {
+        let mut stand_in = (self.source.stand_in().native)();
+        let mut ignored = Positions::new();
+        for told in &self.history {
+            ignored.clear();
+            stand_in.place(&told.request.as_request(), &mut ignored);
+            if let Some(seen) = &told.seen {
+                stand_in.observe(&seen.as_observation());
+            }
+        }
+        stand_in
+    }
+
+    fn report(&self, failed: &Failed) {
+        let policy = self.plugin.name();
+        let built_in = self.source.stand_in().name;
+        if self.plugin.health.failure(failed.trouble) {
+            tracing::error!(
+                policy,
+                "quarantined: it keeps failing ({}); {built_in} answers until the next reload",
+                failed.reason
+            );
+        } else {
+            tracing::warn!(policy, "a call failed ({}); {built_in} answered it", failed.reason);
+        }
+    }
+
+    fn remember(&mut self, request: &PlaceRequest<'_>, failed: bool) {
+        if self.history.len() == HISTORY {
+            self.history.pop_front();
+        }
+        self.history.push_back(Told { request: OwnedRequest::of(request), seen: None, failed });
+    }
+}
+
+impl Placement for WasmPlacement {
+    fn place(&mut self, request: &PlaceRequest<'_>, positions: &mut Positions) {
+        self.follow_reload();
+        let asked = !self.plugin.health.is_quarantined();
+        let (mut answer, by_plugin) = self.ask(
+            |live| call_place(live, request),
+            |native| {
+                let mut answer = Positions::new();
+                native.place(request, &mut answer);
+                answer
+            },
+        );
+        self.plugin.health.clamped(answer.clamp(request) as u64);
+        for &p in answer.as_slice() {
+            positions.push(p);
+        }
+        self.remember(request, asked && !by_plugin);
+    }
+
+    fn evict(&mut self, kept: &[Kept], incoming: u32) -> usize {
+        self.ask(|live| call_evict(live, kept, incoming), |native| native.evict(kept, incoming)).0
+    }
+
+    fn observe(&mut self, seen: &Observation<'_>) {
+        let asked = !self.plugin.health.is_quarantined();
+        let ((), by_plugin) = self.ask(|live| call_observe(live, seen), |native| native.observe(seen));
+        if let Some(last) = self.history.back_mut() {
+            last.seen = Some(OwnedObservation::of(seen));
+            last.failed |= asked && !by_plugin;
+        }
+    }
+}
+
+/// One call with its fuel and its deadline.
+pub(crate) fn run<R>(
+    plugin: &Plugin,
+    live: &mut Live,
+    call: impl FnOnce(&mut Live) -> Result<R, Failed>,
+) -> Result<R, Failed> {
+    live.store.set_fuel(CALL_FUEL).map_err(Failed::from)?;
+    live.store.set_epoch_deadline(CALL_TICKS);
+    live.store.data_mut().new_call();
+    let _watch = plugin.runtime().watch();
+    call(live)
+}
+
+fn wire_kept(kept: &[Kept]) -> Vec<wire::Kept> {
+    let record = |k: &Kept| wire::Kept { position: k.position, age: k.age, hits: k.hits, bytes: k.bytes };
+    kept.iter().map(record).collect()
+}
+
+fn context(live: &mut Live) -> (&super::world::Placement, StoreContextMut<'_, super::plugin::Instance>) {
+    (&live.world, wasmtime::AsContextMut::as_context_mut(&mut live.store))
+}
+
+pub(crate) fn call_place(live: &mut Live, r: &PlaceRequest<'_>) -> Result<Positions, Failed> {
+    let boundaries = r
+        .boundaries
+        .iter()
+        .take(tandem_policy::MAX_BOUNDARIES)
+        .map(|b| wire::Boundary { token: b.token, kind: b.kind.0 })
+        .collect();
+    let request = wire::PlaceRequest {
+        prompt: r.prompt,
+        shared: r.shared,
+        restored: r.restored,
+        kept: wire_kept(r.kept),
+        cap: r.cap,
+        bytes_left: r.bytes_left,
+        checkpoint_bytes: r.checkpoint_bytes,
+        cost: wire::Cost {
+            per_token: r.cost.per_token,
+            per_pass: r.cost.per_pass,
+            per_save: r.cost.per_save,
+        },
+        pass_limit: r.pass_limit,
+        max_saves: r.max_saves,
+        boundaries,
+    };
+    let (world, store) = context(live);
+    let answer = world.call_place(store, &request)?;
+    if answer.len() > Positions::CAPACITY {
+        let (count, most) = (answer.len(), Positions::CAPACITY);
+        return Err(Failed::nonsense(format!("place answered {count} positions, at most {most} make sense")));
+    }
+    let mut positions = Positions::new();
+    for p in answer {
+        positions.push(p);
+    }
+    Ok(positions)
+}
+
+pub(crate) fn call_evict(live: &mut Live, kept: &[Kept], incoming: u32) -> Result<usize, Failed> {
+    let list = wire_kept(kept);
+    let (world, store) = context(live);
+    let answer = world.call_evict(store, &list, incoming)? as usize;
+    if answer > kept.len() {
+        let held = kept.len();
+        return Err(Failed::nonsense(format!("evict answered index {answer} of {held} checkpoints")));
+    }
+    Ok(answer)
+}
+
+pub(crate) fn call_observe(live: &mut Live, o: &Observation<'_>) -> Result<(), Failed> {
+    let seen = wire::Observation {
+        prompt: o.prompt,
+        shared: o.shared,
+        restored: o.restored,
+        answer: o.answer,
+        saved: o.saved.to_vec(),
+    };
+    let (world, store) = context(live);
+    Ok(world.call_observe(store, &seen)?)
+}
