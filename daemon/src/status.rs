@@ -78,6 +78,7 @@ fn memory(engine: &Engine, clients: &BTreeMap<ClientId, Client>, policies: &[Pol
         clients.values().filter_map(|c| engine.slot(c.slot)).map(|s| s.tokens().len() as u64).sum();
     json!({
         "weights_mapped": engine.weights_bytes(),
+        "vocabulary": engine.vocabulary_bytes(),
         "kv_used": used * cell,
         "kv_reserved": clients.len() as u64 * executor.kv_bytes(engine.options().context),
         "states": states.in_use() * states.state_bytes(),

@@ -182,6 +182,16 @@ pub struct Engine {
     last_served: SlotId,
     counters: Counters,
     weights_bytes: u64,
+    vocabulary_bytes: u64,
+}
+
+/// Bytes of this process's memory that are no file's, as the kernel counts them; 0 where it
+/// does not tell.
+fn resident_anonymous() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
 }
 
 impl Engine {
@@ -190,6 +200,7 @@ impl Engine {
         let name = || path.display().to_string();
         let fail = |source: ModelError| LoadError::Model { path: name(), source };
         let gguf = Gguf::open(path).map_err(|e| fail(e.into()))?;
+        let before = resident_anonymous();
         let tokenizer =
             Tokenizer::from_gguf(&gguf).map_err(|source| LoadError::Tokenizer { path: name(), source })?;
         let tokenizer = Arc::new(tokenizer);
@@ -197,6 +208,7 @@ impl Engine {
             .map_err(|source| LoadError::Template { path: name(), source })?;
         let grammars = GrammarCompiler::new(Arc::clone(&tokenizer))
             .map_err(|source| LoadError::Grammar { path: name(), source })?;
+        let vocabulary_bytes = resident_anonymous().saturating_sub(before);
         let executor = Executor::new(&gguf, device, options.switches.clone()).map_err(fail)?;
         let rows = executor.dims().vocabulary as usize;
         if tokenizer.vocab_size() > rows {
@@ -220,6 +232,7 @@ impl Engine {
             decode_turn: false,
             last_served: SlotId(0),
             counters: Counters::default(),
+            vocabulary_bytes,
             weights_bytes: AsRef::<[u8]>::as_ref(&*gguf.map()).len() as u64,
         })
     }
@@ -252,6 +265,12 @@ impl Engine {
     /// Bytes of the mapped model file.
     pub fn weights_bytes(&self) -> u64 {
         self.weights_bytes
+    }
+
+    /// Bytes that the vocabulary took when it was loaded: tokenizer, and the tries that schemas
+    /// are matched with. Measured on the process, so exact when nothing else runs meanwhile.
+    pub fn vocabulary_bytes(&self) -> u64 {
+        self.vocabulary_bytes
     }
 
     /// Bytes of one checkpoint.
