@@ -36,6 +36,11 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
+    /// Draft `at`, where it comes from and its token.
+    pub(crate) fn draft(&self, at: usize) -> Option<(Source, u32)> {
+        Some((*self.sources.get(at)?, *self.tokens.get(self.certain + at)?))
+    }
+
     /// Whether column `at` may be rejected though all before it are accepted.
     fn may_fail(&self, at: usize) -> bool {
         let source = at.checked_sub(self.certain).and_then(|draft| self.sources.get(draft));

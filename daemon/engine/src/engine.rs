@@ -13,12 +13,12 @@ mod prefill;
 mod probe;
 mod verify;
 
+use crate::drafting::{COLUMNS, Terms};
 use crate::executor::Executor;
 use crate::generation::Generation;
 use crate::gguf::Gguf;
 use crate::grammar::{GrammarCompiler, GrammarError};
 use crate::model::{Dims, ModelError};
-use crate::drafting::{COLUMNS, Terms};
 use crate::planner::{PlannedPass, Planner};
 use crate::prompt_cache::PromptCache;
 use crate::request::{EngineError, Event, Finish, Input, JobId, Request};
@@ -124,9 +124,15 @@ struct Job {
 enum Phase {
     Waiting,
     /// `tail` goes through the model before the first pass.
-    Prefill { state: Arc<State>, tail: Vec<u32>, passes: VecDeque<PlannedPass> },
+    Prefill {
+        state: Arc<State>,
+        tail: Vec<u32>,
+        passes: VecDeque<PlannedPass>,
+    },
     /// Tokens of the answer to feed, at least one.
-    Decode { feed: Vec<u32> },
+    Decode {
+        feed: Vec<u32>,
+    },
 }
 
 struct SlotEntry {
@@ -197,6 +203,8 @@ pub struct Engine {
     counters: Counters,
     weights_bytes: u64,
     costs: Costs,
+    /// How good drafts were for all clients.
+    rates: Rates,
     sink: Option<RowSink>,
 }
 
@@ -237,6 +245,7 @@ impl Engine {
             last_served: SlotId(0),
             counters: Counters::default(),
             costs: Costs::default(),
+            rates: Rates::default(),
             sink: None,
             weights_bytes: AsRef::<[u8]>::as_ref(&*gguf.map()).len() as u64,
         })
@@ -303,13 +312,16 @@ impl Engine {
         self.next_slot += 1;
         let id = SlotId(self.next_slot);
         let slot = Slot::new(placement, limits);
-        self.slots.insert(id, SlotEntry {
-            slot,
-            owner,
-            kv: None,
-            jobs: VecDeque::new(),
-            rates: Rates::default(),
-        });
+        self.slots.insert(
+            id,
+            SlotEntry {
+                slot,
+                owner,
+                kv: None,
+                jobs: VecDeque::new(),
+                rates: Rates::of_newcomer(&self.rates),
+            },
+        );
         Ok(id)
     }
 

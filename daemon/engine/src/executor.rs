@@ -169,9 +169,8 @@ impl Executor {
         if pass.columns() == 0 {
             return Ok(PassOutput::default());
         }
-        let (program, lowered) = self.lower(|family, switches, arena, program| {
-            family.lower(pass, switches, arena, program)
-        })?;
+        let (program, lowered) =
+            self.lower(|family, switches, arena, program| family.lower(pass, switches, arena, program))?;
         self.execute(&program, &lowered.uploads)?;
         let restricted = lowered.restricted.iter().map(|t| self.read(t)).collect::<Result<_, _>>()?;
         Ok(PassOutput {
@@ -237,13 +236,16 @@ impl Executor {
         (0..tensor.rows).map(|r| self.read(&tensor.slice_rows(r, 1))).collect()
     }
 
-    /// The first `cells` cells of a cache and a state, byte for byte.
+    /// What a sequence is after `cells` tokens, byte for byte: the cells of its cache and a
+    /// state. The MTP block has an entry less: its last waits for the next token.
     pub fn contents(&mut self, kv: &KvCache, state: &State, cells: u32) -> Result<Vec<u8>, DeviceError> {
         let layout = self.family.layout();
         let mut parts = Vec::new();
         for layer in 0..layout.kv.len() {
             let (keys, values) = kv.layer(layout, layer);
-            parts.extend([keys.slice_rows(0, cells), values.slice_rows(0, cells)]);
+            let draft_block = layout.hidden > 0 && layer + 1 == layout.kv.len();
+            let count = cells.saturating_sub(u32::from(draft_block));
+            parts.extend([keys.slice_rows(0, count), values.slice_rows(0, count)]);
         }
         for layer in 0..layout.recurrent.len() {
             parts.extend([layout.conv(state.buffer(), layer), layout.state(state.buffer(), layer)]);

@@ -116,11 +116,6 @@ impl Generation {
         self.counts(source).drafted += 1;
     }
 
-    /// Counts a draft that was right.
-    pub(crate) fn accepted(&mut self, source: Source) {
-        self.counts(source).accepted += 1;
-    }
-
     /// Drafts so far.
     pub(crate) fn drafted(&self) -> DraftCounts {
         let d = &self.stats.drafts;
@@ -236,15 +231,21 @@ impl Generation {
     }
 
     /// Takes the logits that follow all tokens so far, none where only one may follow, and
-    /// chooses one.
+    /// chooses one. `draft` is what was expected.
     pub(crate) fn take(
         &mut self,
         row: Option<Row<'_>>,
+        draft: Option<(Source, u32)>,
         tokenizer: &Tokenizer,
         events: &mut Vec<Event>,
     ) -> Next {
         let next = match self.choose(row, tokenizer) {
-            Ok(Choice::Token(id)) => self.append(id, row, tokenizer, events),
+            Ok(Choice::Token(id)) => {
+                if let Some((source, _)) = draft.filter(|(_, draft)| *draft == id) {
+                    self.counts(source).accepted += 1;
+                }
+                self.append(id, row, tokenizer, events)
+            }
             Ok(Choice::End(marker)) => {
                 // Text held back for a stop string that did not come goes with the end marker.
                 let text = self.release(true) + &self.pending.rest();

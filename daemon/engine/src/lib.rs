@@ -32,3 +32,4 @@ pub mod switches;
 pub mod synth;
 pub mod template;
 pub mod tokenizer;
+pub mod trim_draft;

@@ -45,6 +45,17 @@ impl Default for Rates {
 }
 
 impl Rates {
+    /// Where a client starts that is new to an engine which has seen `all` drafts: mostly
+    /// there, not so low that its first drafts are never tried.
+    pub(crate) fn of_newcomer(all: &Rates) -> Self {
+        let mut rates = Rates::default();
+        let pairs = rates.lookup.iter_mut().chain(&mut rates.mtp).zip(all.lookup.iter().chain(&all.mtp));
+        for (own, seen) in pairs {
+            *own += 0.7 * (seen - *own);
+        }
+        rates
+    }
+
     fn slot(&mut self, source: Source) -> Option<&mut f64> {
         match source {
             Source::Schema => None,
@@ -161,6 +172,17 @@ mod tests {
         assert!(rates.chance(Source::Mtp(1)) < 0.01);
         assert!(rates.chance(Source::Lookup(3)) > 0.99);
         assert_eq!(rates.chance(Source::Schema), 1.0);
+    }
+
+    #[test]
+    fn a_newcomer_starts_near_what_others_got() {
+        let mut all = Rates::default();
+        for _ in 0..40 {
+            all.note(Source::Mtp(1), false);
+        }
+        let mut rates = Rates::of_newcomer(&all);
+        assert!((0.2..0.3).contains(&rates.chance(Source::Mtp(1))));
+        assert_eq!(rates.chance(Source::Mtp(2)), Rates::default().chance(Source::Mtp(2)));
     }
 
     #[test]

@@ -154,8 +154,7 @@ impl Switches {
     /// Applies one `name=value`.
     pub fn set(&mut self, pair: &str) -> Result<(), SwitchError> {
         let (name, value) = pair.split_once('=').ok_or_else(|| SwitchError::Form(pair.into()))?;
-        let refused =
-            |takes| SwitchError::Value { name: name.trim().into(), value: value.into(), takes };
+        let refused = |takes| SwitchError::Value { name: name.trim().into(), value: value.into(), takes };
         match name.trim() {
             "in_pass_saves" => self.in_pass_saves = on_off(name, value)?,
             "consolidate" => self.consolidate = on_off(name, value)?,

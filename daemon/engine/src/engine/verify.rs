@@ -87,7 +87,7 @@ impl Engine {
         rows: &[Option<Vec<f32>>],
         events: &mut Vec<(SlotId, JobId, Event)>,
     ) {
-        let Verified { slot: id, chain, planes } = verified;
+        let Verified { slot: id, mut chain, planes } = verified;
         let Some(entry) = self.slots.get_mut(&id) else { return };
         let Some(job) = entry.jobs.front_mut() else { return };
         let generation = &mut job.generation;
@@ -95,7 +95,10 @@ impl Engine {
         let before = (generation.stats.decode_tokens, generation.drafted());
         let mut own = Vec::new();
         let mut fed = chain.certain;
-        let mut feed = Some(chain.rest);
+        let mut feed = Some(std::mem::take(&mut chain.rest));
+        for source in &chain.sources {
+            generation.drafted_one(*source);
+        }
         for (i, (need, row)) in chain.needs.iter().zip(rows).enumerate() {
             let ids = match need {
                 Need::Rows(ids) => Some(&**ids),
@@ -105,14 +108,13 @@ impl Engine {
             if let (Some(sink), Some(row)) = (&mut self.sink, row) {
                 sink(job.id, generation.answer().len(), row.ids, row.logits);
             }
-            let next = generation.take(row, &self.tokenizer, &mut own);
-            let draft = chain.tokens.get(chain.certain + i).copied();
-            let right = draft.is_some() && draft == generation.answer().last().copied();
-            if let Some(source) = chain.sources.get(i) {
-                entry.rates.note(*source, right);
-                if right {
-                    generation.accepted(*source);
-                }
+            let draft = chain.draft(i);
+            let place = generation.answer().len();
+            let next = generation.take(row, draft, &self.tokenizer, &mut own);
+            let right = draft.is_some_and(|(_, id)| generation.answer().get(place) == Some(&id));
+            if let Some((source, _)) = draft {
+                entry.rates.note(source, right);
+                self.rates.note(source, right);
             }
             match next {
                 Next::Feed(_) if right => fed += 1,
@@ -125,9 +127,6 @@ impl Engine {
                     break;
                 }
             }
-        }
-        for source in &chain.sources {
-            generation.drafted_one(*source);
         }
         let switches = &self.options.switches;
         if let Some(tokens) = feed.as_mut().filter(|tokens| tokens.len() == 1)
@@ -165,8 +164,7 @@ impl Engine {
                 let answer = generation.stats.decode_tokens;
                 entry.jobs.pop_front();
                 entry.slot.finish(answer);
-                let counter =
-                    if failed { &mut self.counters.failed } else { &mut self.counters.answered };
+                let counter = if failed { &mut self.counters.failed } else { &mut self.counters.answered };
                 *counter += 1;
             }
         }

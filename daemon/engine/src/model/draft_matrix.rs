@@ -45,9 +45,8 @@ impl DraftMatrix {
         if !meta.contains(IDS_KEY) {
             return Ok(None);
         }
-        let refuse = |key: &str, value: String, need: String| {
-            Err(ModelError::Config { key: key.into(), value, need })
-        };
+        let refuse =
+            |key: &str, value: String, need: String| Err(ModelError::Config { key: key.into(), value, need });
         let ids = meta.u32s(IDS_KEY)?;
         if ids.is_empty() {
             return refuse(IDS_KEY, "empty".into(), "a draft matrix has at least one row".into());
