@@ -621,9 +621,17 @@ fn stats_of(stats: &tandem_engine::request::Stats) -> message::Stats {
         decode_passes: stats.decode_passes,
         drafted: stats.drafted,
         accepted: stats.accepted,
-        drafts: message::DraftsByKind::default(),
+        drafts: message::DraftsByKind {
+            schema: counts_of(stats.drafts.schema),
+            lookup: counts_of(stats.drafts.lookup),
+            mtp: counts_of(stats.drafts.mtp),
+        },
         prefill_ms: stats.prefill_ms,
         decode_ms: stats.decode_ms,
         ms: stats.ms,
     }
+}
+
+fn counts_of(counts: tandem_engine::request::DraftCounts) -> message::DraftCounts {
+    message::DraftCounts { drafted: counts.drafted, accepted: counts.accepted }
 }

@@ -118,6 +118,7 @@ fn a_broken_trace_line_is_named_before_anything_runs() {
 fn settings_that_do_not_exist_are_named_with_those_that_do() {
     generate(&["--prompt", "x", "--set", "magic=on"]).failed(2, &["magic"]);
     generate(&["--prompt", "x", "--set", "kv_type=f64"]).failed(2, &["kv_type", "f64"]);
+    generate(&["--prompt", "x", "--set", "drafts=8"]).failed(2, &["drafts", "0 to 7"]);
     generate(&["--prompt", "x", "--placement", "best"]).failed(2, &["best", "anchor"]);
     generate(&["--prompt", "x", "--device", "abacus"]).failed(2, &["abacus", "reference"]);
     generate(&["--prompt", "x", "--temprature", "1"]).failed(2, &["--temprature", "--temperature"]);

@@ -54,6 +54,14 @@ fn the_demo_model_answers_its_trace() {
     assert!((bound - (mean("prompt") - mean("shared"))).abs() < 1e-6);
     assert!(bound <= mean("new"), "nothing can be below the bound");
     assert!(mean("restored") > 0.0, "nothing was reused");
+    let kinds = |what: &str| -> f64 {
+        ["schema", "lookup", "mtp"].iter().map(|kind| mean(&format!("{what}_{kind}"))).sum()
+    };
+    for what in ["drafted", "accepted"] {
+        assert!((mean(what) - kinds(what)).abs() < 1e-6, "{what} is not the sum of its kinds");
+    }
+    let passes = mean("decode_passes") / mean("decode_tokens");
+    assert!(passes <= 1.0 / 3.0, "{passes:.3} passes a token");
 }
 
 #[test]
@@ -118,7 +126,47 @@ fn a_persons_report_has_a_line_a_step_and_a_summary() {
     ]);
     assert_eq!(run.code, Some(0), "{}", run.err);
     let lines: Vec<&str> = run.out.lines().collect();
-    assert_eq!(lines.len(), 1 + 3 + 3, "{}", run.out);
+    assert_eq!(lines.len(), 1 + 3 + 4, "{}", run.out);
     assert!(lines[5].starts_with("3 requests;"), "{}", run.out);
     assert!(lines[6].contains("KV bound"), "{}", run.out);
+    assert!(lines[7].contains("schema") && lines[7].contains("MTP"), "{}", run.out);
+}
+
+#[test]
+fn a_model_with_a_draft_matrix_answers_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let trimmed = folder.path().join("trimmed.gguf");
+    let trim = tandem([
+        "model".as_ref(),
+        "trim-draft".as_ref(),
+        demo_model().as_os_str(),
+        trimmed.as_os_str(),
+        "--rows".as_ref(),
+        "900".as_ref(),
+        "--corpus".as_ref(),
+        demo_trace().as_os_str(),
+        heldout_trace().as_os_str(),
+    ]);
+    assert_eq!(trim.code, Some(0), "{}", trim.err);
+    assert!(trim.out.contains("900 rows"), "{}", trim.out);
+    let inspected =
+        tandem(["model".as_ref(), "inspect".as_ref(), trimmed.as_os_str(), "--json".as_ref()]).json();
+    assert_eq!(inspected["metadata"]["tandem.draft.ids"]["length"], 900);
+    assert_eq!(inspected["metadata"]["tandem.draft.type"], "Q8_0");
+    let replay = |model: &Path| {
+        let arguments = ["replay".into(), demo_trace().into_os_string(), "--json".into(), "--limit".into()];
+        tandem(arguments.into_iter().chain(["6".into(), "--model".into(), model.into()])).json()
+    };
+    let (with, without) = (replay(&trimmed), replay(&demo_model()));
+    assert_eq!(texts(&with), texts(&without));
+    assert!(number(&with["mean"], "drafted_mtp") > 0.0);
+    tandem([
+        "model".as_ref(),
+        "trim-draft".as_ref(),
+        demo_model().as_os_str(),
+        trimmed.as_os_str(),
+        "--rows".as_ref(),
+        "9".as_ref(),
+    ])
+    .failed(2, &["9 rows are too few"]);
 }

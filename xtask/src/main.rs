@@ -1,5 +1,6 @@
-//! Developer tasks: `cargo xtask demo | test | ci | policies`.
+//! Developer tasks: `cargo xtask demo | test | ci | policies | bench`.
 
+mod bench;
 mod cargo;
 mod demo;
 mod hardening;
@@ -21,6 +22,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Task {
+    Bench(bench::Args),
     Demo(demo::Args),
     Test(test::Args),
     /// As `test`, with the settings of a CI machine: the locked dependencies, no incremental
@@ -31,6 +33,7 @@ enum Task {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().task {
+        Task::Bench(args) => bench::run(&args),
         Task::Demo(args) => demo::run(&args),
         Task::Test(args) => test::run(&args, false),
         Task::Ci(args) => test::run(&args, true),

@@ -35,6 +35,11 @@ pub(crate) fn read(path: &Path) -> Result<Screens, String> {
 }
 
 impl Screen {
+    /// The chat-completions body.
+    pub(crate) fn request(&self) -> &Value {
+        &self.request
+    }
+
     /// The control with a number, as the prompt describes it, without its place.
     fn control(&self, number: u64) -> Option<String> {
         let messages = self.request["messages"].as_array()?;

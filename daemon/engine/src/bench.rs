@@ -73,14 +73,9 @@ impl Sequence<'_> {
     ) -> Result<Arc<State>, DeviceError> {
         let end = self.executor.take_state()?;
         let segment = Segment {
-            kind,
-            tokens: self.tokens(position, count),
-            position,
-            kv: self.kv,
-            state,
             states: vec![(count - 1, Arc::clone(&end))],
             logits,
-            mtp_logits: Vec::new(),
+            ..Segment::new(kind, self.tokens(position, count), position, self.kv, state)
         };
         self.executor.run(&Pass { segments: vec![segment] })?;
         Ok(end)

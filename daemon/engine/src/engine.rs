@@ -5,18 +5,26 @@
 //!               │ Slot::begin: restore, place, plan      (all slots' decode columns share a pass)
 //! step() runs one pass: decode and prefill in turn, interactive requests first
 //! ```
+//!
+//! `prefill` and `decode` build those passes, `verify` takes what came of them.
 
+mod decode;
+mod prefill;
+mod probe;
+mod verify;
+
+use crate::drafting::{COLUMNS, Terms};
 use crate::executor::Executor;
-use crate::generation::{Generation, Next};
+use crate::generation::Generation;
 use crate::gguf::Gguf;
 use crate::grammar::{GrammarCompiler, GrammarError};
 use crate::model::{Dims, ModelError};
-use crate::pass::{Kind, Pass, Segment};
 use crate::planner::{PlannedPass, Planner};
 use crate::prompt_cache::PromptCache;
 use crate::request::{EngineError, Event, Finish, Input, JobId, Request};
 use crate::residency::{self, PassStates, Seat};
 use crate::slot::{Slot, SlotLimits};
+use crate::speculation::{Costs, Rates};
 use crate::state::{KvCache, State};
 use crate::switches::Switches;
 use crate::template::{ChatTemplate, Prompt, RenderOptions, TemplateError};
@@ -24,14 +32,10 @@ use crate::tokenizer::{Tokenizer, TokenizerError};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
 use tandem_policy::{Cost, Placement};
-use tandem_program::{Device, DeviceError};
+use tandem_program::Device;
 
-/// Columns that one decode pass takes at most; more slots take turns.
-const DECODE_COLUMNS: usize = 8;
-/// Columns of a pass whose logits are all wanted: a chunk, so that pass ends stay on the grid.
-const PROBE_COLUMNS: u32 = tandem_program::op::CHUNK;
+pub use verify::RowSink;
 
 /// Limits and switches of an engine.
 #[derive(Clone, Debug)]
@@ -119,8 +123,16 @@ struct Job {
 
 enum Phase {
     Waiting,
-    Prefill { state: Arc<State>, passes: VecDeque<PlannedPass> },
-    Decode { token: u32 },
+    /// `tail` goes through the model before the first pass.
+    Prefill {
+        state: Arc<State>,
+        tail: Vec<u32>,
+        passes: VecDeque<PlannedPass>,
+    },
+    /// Tokens of the answer to feed, at least one.
+    Decode {
+        feed: Vec<u32>,
+    },
 }
 
 struct SlotEntry {
@@ -129,6 +141,8 @@ struct SlotEntry {
     /// Made for the first request, and again after an unload.
     kv: Option<KvCache>,
     jobs: VecDeque<Job>,
+    /// How good drafts were for this client.
+    rates: Rates,
 }
 
 /// A slot of an engine. Never reused while the engine lives.
@@ -156,6 +170,12 @@ pub struct Counters {
     pub reused_tokens: u64,
     /// Tokens of answers.
     pub answer_tokens: u64,
+    /// Tokens drafted.
+    pub drafted: u64,
+    /// Of these, accepted.
+    pub accepted: u64,
+    /// Steps of the MTP block to draft.
+    pub draft_steps: u64,
     /// States saved.
     pub saves: u64,
     /// Saves left out because the budget was used up.
@@ -183,6 +203,10 @@ pub struct Engine {
     counters: Counters,
     weights_bytes: u64,
     vocabulary_bytes: u64,
+    costs: Costs,
+    /// How good drafts were for all clients.
+    rates: Rates,
+    sink: Option<RowSink>,
 }
 
 /// Bytes of this process's memory that are no file's, as the kernel counts them; 0 where it
@@ -233,6 +257,9 @@ impl Engine {
             last_served: SlotId(0),
             counters: Counters::default(),
             vocabulary_bytes,
+            costs: Costs::default(),
+            rates: Rates::default(),
+            sink: None,
             weights_bytes: AsRef::<[u8]>::as_ref(&*gguf.map()).len() as u64,
         })
     }
@@ -304,7 +331,16 @@ impl Engine {
         self.next_slot += 1;
         let id = SlotId(self.next_slot);
         let slot = Slot::new(placement, limits);
-        self.slots.insert(id, SlotEntry { slot, owner, kv: None, jobs: VecDeque::new() });
+        self.slots.insert(
+            id,
+            SlotEntry {
+                slot,
+                owner,
+                kv: None,
+                jobs: VecDeque::new(),
+                rates: Rates::of_newcomer(&self.rates),
+            },
+        );
         Ok(id)
     }
 
@@ -515,7 +551,7 @@ impl Engine {
 
     fn decoding(&self) -> Vec<SlotId> {
         let runs = |e: &SlotEntry| matches!(e.jobs.front(), Some(Job { phase: Phase::Decode { .. }, .. }));
-        self.turns().filter(|(_, e)| runs(e)).map(|(id, _)| *id).take(DECODE_COLUMNS).collect()
+        self.turns().filter(|(_, e)| runs(e)).map(|(id, _)| *id).take(COLUMNS).collect()
     }
 
     /// The next slot with a prompt to process: interactive requests before background ones.
@@ -532,13 +568,6 @@ impl Engine {
         front(false).or_else(|| front(true))
     }
 
-    fn prefill(&mut self, id: SlotId, events: &mut Vec<(SlotId, JobId, Event)>) {
-        self.last_served = id;
-        if let Err(error) = self.prefill_pass(id, events) {
-            self.fail(id, error, events);
-        }
-    }
-
     /// Ends the slot's running request with an error.
     fn fail(&mut self, id: SlotId, error: EngineError, events: &mut Vec<(SlotId, JobId, Event)>) {
         let Some(entry) = self.slots.get_mut(&id) else { return };
@@ -550,74 +579,6 @@ impl Engine {
 
     fn bytes_left(&self) -> u64 {
         residency::bytes_left(&self.executor, self.options.state_budget)
-    }
-
-    fn prefill_pass(
-        &mut self,
-        id: SlotId,
-        events: &mut Vec<(SlotId, JobId, Event)>,
-    ) -> Result<(), EngineError> {
-        let started = Instant::now();
-        let waiting = |e: &SlotEntry| e.jobs.front().is_some_and(|j| matches!(j.phase, Phase::Waiting));
-        if self.slots.get(&id).is_some_and(waiting) {
-            self.exchange(id)?;
-        }
-        let kv = self.slot_kv(id)?;
-        let (planner, bytes_left, zero) = (self.planner(), self.bytes_left(), self.executor.states().zero());
-        let Some(entry) = self.slots.get_mut(&id) else { return Ok(()) };
-        let Some(job) = entry.jobs.front_mut() else { return Ok(()) };
-        if matches!(job.phase, Phase::Waiting) {
-            let start = entry.slot.begin(&job.prompt.tokens, &job.prompt.boundaries, bytes_left, planner);
-            let stats = &mut job.generation.stats;
-            stats.prompt = job.prompt.tokens.len() as u32;
-            stats.shared = start.shared;
-            stats.restored = start.restored;
-            stats.new = stats.prompt - start.restored;
-            stats.passes = start.passes.len() as u32;
-            self.counters.prompt_tokens += u64::from(stats.new);
-            self.counters.reused_tokens += u64::from(start.restored);
-            job.phase = Phase::Prefill { state: start.state.unwrap_or(zero), passes: start.passes.into() };
-        }
-        let Phase::Prefill { state, passes } = &mut job.phase else { return Ok(()) };
-        let Some(planned) = passes.pop_front() else { return Ok(()) };
-        let last = passes.is_empty();
-        let state = Arc::clone(state);
-        let tokens = job.prompt.tokens[planned.start as usize..planned.end as usize].to_vec();
-        let PassStates { end, saves, refused } =
-            residency::pass_states(&planned, || self.try_reserve())?.ok_or_else(|| self.no_room())?;
-        self.counters.saves_refused += u64::from(refused);
-        let mut states: Vec<(u32, Arc<State>)> =
-            saves.iter().map(|(p, s)| (p - planned.start - 1, Arc::clone(s))).collect();
-        if !saves.iter().any(|(p, _)| *p == planned.end) {
-            states.push((planned.end - planned.start - 1, Arc::clone(&end)));
-        }
-        let columns = tokens.len() as u32;
-        let segment = Segment {
-            kind: Kind::Prefill,
-            tokens,
-            position: planned.start,
-            kv,
-            state,
-            states,
-            logits: if last { vec![columns - 1] } else { Vec::new() },
-            mtp_logits: Vec::new(),
-        };
-        let pass = Pass { segments: vec![segment] };
-        let out = self.executor.run(&pass)?;
-        self.counters.prefill_passes += 1;
-        let Some(entry) = self.slots.get_mut(&id) else { return Ok(()) };
-        let Some(job) = entry.jobs.front_mut() else { return Ok(()) };
-        let saved = residency::commit(&mut entry.slot, &pass.segments[0].tokens, saves, Arc::clone(&end));
-        job.generation.stats.saves += saved;
-        self.counters.saves += u64::from(saved);
-        job.generation.stats.prefill_ms += started.elapsed().as_secs_f64() * 1e3;
-        if let Phase::Prefill { state, .. } = &mut job.phase {
-            *state = end;
-        }
-        if let Some(logits) = out.logits.first() {
-            self.take(id, logits, events);
-        }
-        Ok(())
     }
 
     /// A state for the next pass to write, within the budget; `None` where there is no room.
@@ -632,89 +593,24 @@ impl Engine {
         self.try_reserve()?.ok_or_else(|| self.no_room())
     }
 
+    /// A state for a plane: only where nothing must go for it.
+    fn spare_state(&mut self) -> Result<Option<Arc<State>>, EngineError> {
+        if self.bytes_left() < self.checkpoint_bytes() {
+            return Ok(None);
+        }
+        Ok(Some(self.executor.take_state()?))
+    }
+
+    /// Whether the MTP block runs over every token.
+    fn mtp(&self) -> bool {
+        self.options.switches.drafts_with_mtp() && self.dims().mtp
+    }
+
     fn no_room(&self) -> EngineError {
         EngineError::StateBudget {
             budget: self.options.state_budget,
             state: self.checkpoint_bytes(),
             in_use: self.executor.states().in_use(),
-        }
-    }
-
-    fn decode(&mut self, slots: &[SlotId], events: &mut Vec<(SlotId, JobId, Event)>) {
-        if let Err(error) = self.decode_pass(slots, events) {
-            // The pass served several requests; each is told. Device errors do not clone, so
-            // the others get the text.
-            let text = error.to_string();
-            for id in slots {
-                self.fail(*id, DeviceError::Lost(text.clone()).into(), events);
-            }
-        }
-    }
-
-    fn decode_pass(
-        &mut self,
-        slots: &[SlotId],
-        events: &mut Vec<(SlotId, JobId, Event)>,
-    ) -> Result<(), EngineError> {
-        let started = Instant::now();
-        let mut pass = Pass::default();
-        let mut ends = Vec::with_capacity(slots.len());
-        let zero = self.executor.states().zero();
-        for id in slots {
-            let end = self.reserve_state()?;
-            let Some(entry) = self.slots.get(id) else { continue };
-            let Some(kv) = entry.kv else { continue };
-            let Some(Job { phase: Phase::Decode { token }, .. }) = entry.jobs.front() else { continue };
-            pass.segments.push(Segment {
-                kind: Kind::Decode,
-                tokens: vec![*token],
-                position: entry.slot.tokens().len() as u32,
-                kv,
-                state: entry.slot.live().unwrap_or_else(|| Arc::clone(&zero)),
-                states: vec![(0, Arc::clone(&end))],
-                logits: vec![0],
-                mtp_logits: Vec::new(),
-            });
-            ends.push((*id, *token, end));
-        }
-        let out = self.executor.run(&pass)?;
-        drop(pass);
-        self.counters.decode_passes += 1;
-        let spent = started.elapsed().as_secs_f64() * 1e3;
-        for ((id, token, end), logits) in ends.into_iter().zip(&out.logits) {
-            if let Some(entry) = self.slots.get_mut(&id) {
-                entry.slot.advance(&[token], end);
-                if let Some(job) = entry.jobs.front_mut() {
-                    job.generation.stats.decode_ms += spent;
-                    job.generation.stats.decode_passes += 1;
-                }
-            }
-            self.take(id, logits, events);
-        }
-        Ok(())
-    }
-
-    /// Hands logits to the slot's running answer.
-    fn take(&mut self, id: SlotId, logits: &[f32], events: &mut Vec<(SlotId, JobId, Event)>) {
-        let Some(entry) = self.slots.get_mut(&id) else { return };
-        let Some(job) = entry.jobs.front_mut() else { return };
-        let mut own = Vec::new();
-        let before = job.generation.stats.decode_tokens;
-        let next = job.generation.take(logits, &self.tokenizer, &mut own);
-        self.counters.answer_tokens += u64::from(job.generation.stats.decode_tokens - before);
-        events.extend(own.into_iter().map(|e| (id, job.id, e)));
-        match next {
-            Next::Feed(token) => job.phase = Phase::Decode { token },
-            Next::Over => {
-                if matches!(events.last(), Some((_, _, Event::Failed(_)))) {
-                    self.counters.failed += 1;
-                } else {
-                    self.counters.answered += 1;
-                }
-                let answer = job.generation.stats.decode_tokens;
-                entry.jobs.pop_front();
-                entry.slot.finish(answer);
-            }
         }
     }
 
@@ -729,70 +625,14 @@ impl Engine {
             }
         }
     }
+}
 
-    /// The numeric door: logits of a prompt, at the last position or at all, handed to `sink`
-    /// as (position, row). Uses a sequence of its own.
-    pub fn probe(
-        &mut self,
-        prompt: &[u32],
-        all_positions: bool,
-        sink: &mut dyn FnMut(u32, &[f32]),
-    ) -> Result<(), EngineError> {
-        self.tokenizer.check_ids(prompt)?;
-        let (tokens, context) = (prompt.len(), self.options.context);
-        if tokens == 0 {
-            return Err(EngineError::EmptyPrompt);
-        }
-        if tokens > context as usize {
-            return Err(EngineError::PromptTooLong { tokens, context });
-        }
-        let kv = self.executor.new_kv(tokens as u32)?;
-        let result = self.probe_passes(prompt, kv, all_positions, sink);
-        self.executor.destroy_kv(kv)?;
-        result
-    }
-
-    fn probe_passes(
-        &mut self,
-        prompt: &[u32],
-        kv: KvCache,
-        all_positions: bool,
-        sink: &mut dyn FnMut(u32, &[f32]),
-    ) -> Result<(), EngineError> {
-        let passes = if all_positions {
-            let starts = (0..prompt.len() as u32).step_by(PROBE_COLUMNS as usize);
-            let end = |start: u32| (start + PROBE_COLUMNS).min(prompt.len() as u32);
-            starts.map(|start| PlannedPass { start, end: end(start), saves: Vec::new() }).collect()
-        } else {
-            self.planner().plan(0, prompt.len() as u32, &[])
-        };
-        let mut state = self.executor.states().zero();
-        for planned in passes {
-            let next = self.executor.take_state()?;
-            let columns = planned.end - planned.start;
-            let last = planned.end == prompt.len() as u32;
-            let logits: Vec<u32> = match (all_positions, last) {
-                (true, _) => (0..columns).collect(),
-                (false, true) => vec![columns - 1],
-                (false, false) => Vec::new(),
-            };
-            let out = self.executor.run(&Pass {
-                segments: vec![Segment {
-                    kind: Kind::Prefill,
-                    tokens: prompt[planned.start as usize..planned.end as usize].to_vec(),
-                    position: planned.start,
-                    kv,
-                    state,
-                    states: vec![(columns - 1, Arc::clone(&next))],
-                    logits: logits.clone(),
-                    mtp_logits: Vec::new(),
-                }],
-            })?;
-            for (column, row) in logits.iter().zip(&out.logits) {
-                sink(planned.start + column, row);
-            }
-            state = next;
-        }
-        Ok(())
-    }
+/// What drafting goes by; not a method, so that slots can be borrowed beside it.
+fn terms<'a>(
+    options: &'a EngineOptions,
+    costs: &'a Costs,
+    tokenizer: &'a Tokenizer,
+    executor: &'a Executor,
+) -> Terms<'a> {
+    Terms { switches: &options.switches, costs, tokenizer, draft_ids: executor.draft_ids() }
 }

@@ -2,7 +2,7 @@
 
 use crate::gguf::Gguf;
 use crate::model::{self, Dims, Family, ModelError, StateLayout};
-use crate::pass::{Arena, Pass};
+use crate::pass::{Arena, DraftColumn, Pass};
 use crate::residency::Memory;
 use crate::state::{KvCache, State, StatePool};
 use crate::switches::{KvType, Switches};
@@ -14,8 +14,19 @@ use tandem_program::{BufferId, DType, Device, DeviceError, DeviceInfo, Op, Progr
 pub struct PassOutput {
     /// One row of logits a wanted column, segment by segment.
     pub logits: Vec<Vec<f32>>,
+    /// The restricted rows, segment by segment.
+    pub restricted: Vec<Vec<f32>>,
     /// As `logits`, for the MTP block.
     pub mtp_logits: Vec<Vec<f32>>,
+}
+
+/// What a draft step left behind for a column.
+#[derive(Clone, Debug, Default)]
+pub struct DraftOutput {
+    /// What the column's next step takes for the hidden row.
+    pub hidden: Vec<f32>,
+    /// Logits of the rows asked for, in their order.
+    pub logits: Option<Vec<f32>>,
 }
 
 /// Scratch memory at the start; passes make it grow.
@@ -148,29 +159,74 @@ impl Executor {
         kv.destroy(self.device.as_mut())
     }
 
+    /// Token ids of the draft matrix's rows, where the file has one and it is switched on.
+    pub fn draft_ids(&self) -> Option<&[u32]> {
+        self.family.draft_ids().filter(|_| self.switches.trimmed_head)
+    }
+
     /// Runs a pass to its end.
     pub fn run(&mut self, pass: &Pass) -> Result<PassOutput, DeviceError> {
         if pass.columns() == 0 {
             return Ok(PassOutput::default());
         }
+        let (program, lowered) =
+            self.lower(|family, switches, arena, program| family.lower(pass, switches, arena, program))?;
+        self.execute(&program, &lowered.uploads)?;
+        let restricted = lowered.restricted.iter().map(|t| self.read(t)).collect::<Result<_, _>>()?;
+        Ok(PassOutput {
+            logits: self.rows(lowered.logits)?,
+            restricted,
+            mtp_logits: self.rows(lowered.mtp_logits)?,
+        })
+    }
+
+    /// Runs one step of the MTP block; an output a column, none where the model has no block.
+    pub fn draft(&mut self, columns: &[DraftColumn]) -> Result<Vec<DraftOutput>, DeviceError> {
+        if columns.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (program, lowered) = self.lower(|family, switches, arena, program| {
+            family.lower_draft(columns, switches, arena, program)
+        })?;
+        let Some(lowered) = lowered else { return Ok(Vec::new()) };
+        self.execute(&program, &lowered.uploads)?;
+        let hidden = self.rows(lowered.hidden)?;
+        let mut outputs = Vec::with_capacity(columns.len());
+        for (hidden, logits) in hidden.into_iter().zip(&lowered.logits) {
+            let logits = logits.as_ref().map(|t| self.read(t)).transpose()?;
+            outputs.push(DraftOutput { hidden, logits });
+        }
+        Ok(outputs)
+    }
+
+    /// Lowers something, again where the scratch memory was too small for it.
+    fn lower<T>(
+        &mut self,
+        lower: impl Fn(&dyn Family, &Switches, &mut Arena, &mut Program) -> T,
+    ) -> Result<(Program, T), DeviceError> {
         let mut program = Program::new();
         let mut arena = Arena::new(self.scratch);
-        let mut lowered = self.family.lower(pass, &self.switches, &mut arena, &mut program);
-        if arena.peak() > self.scratch_bytes {
-            let bytes = arena.peak().next_power_of_two();
-            let larger = self.device.create(bytes)?;
-            self.device.destroy(std::mem::replace(&mut self.scratch, larger))?;
-            self.scratch_bytes = bytes;
-            program = Program::new();
-            lowered = self.family.lower(pass, &self.switches, &mut Arena::new(self.scratch), &mut program);
+        let lowered = lower(self.family.as_ref(), &self.switches, &mut arena, &mut program);
+        if arena.peak() <= self.scratch_bytes {
+            return Ok((program, lowered));
         }
-        for (tensor, values) in &lowered.uploads {
+        let bytes = arena.peak().next_power_of_two();
+        let larger = self.device.create(bytes)?;
+        self.device.destroy(std::mem::replace(&mut self.scratch, larger))?;
+        self.scratch_bytes = bytes;
+        let mut program = Program::new();
+        let mut arena = Arena::new(self.scratch);
+        let lowered = lower(self.family.as_ref(), &self.switches, &mut arena, &mut program);
+        Ok((program, lowered))
+    }
+
+    fn execute(&mut self, program: &Program, uploads: &[(Tensor, Vec<f32>)]) -> Result<(), DeviceError> {
+        for (tensor, values) in uploads {
             let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
             self.device.write(tensor.buffer, tensor.offset, &bytes)?;
         }
-        let ticket = self.device.submit(&program)?;
-        self.device.wait(ticket)?;
-        Ok(PassOutput { logits: self.rows(lowered.logits)?, mtp_logits: self.rows(lowered.mtp_logits)? })
+        let ticket = self.device.submit(program)?;
+        self.device.wait(ticket)
     }
 
     fn rows(&mut self, tensor: Option<Tensor>) -> Result<Vec<Vec<f32>>, DeviceError> {
@@ -178,6 +234,33 @@ impl Executor {
             return Ok(Vec::new());
         };
         (0..tensor.rows).map(|r| self.read(&tensor.slice_rows(r, 1))).collect()
+    }
+
+    /// What a sequence is after `cells` tokens, byte for byte: the cells of its cache and a
+    /// state. The MTP block has an entry less: its last waits for the next token.
+    pub fn contents(&mut self, kv: &KvCache, state: &State, cells: u32) -> Result<Vec<u8>, DeviceError> {
+        let layout = self.family.layout();
+        let mut parts = Vec::new();
+        for layer in 0..layout.kv.len() {
+            let (keys, values) = kv.layer(layout, layer);
+            let draft_block = layout.hidden > 0 && layer + 1 == layout.kv.len();
+            let count = cells.saturating_sub(u32::from(draft_block));
+            parts.extend([keys.slice_rows(0, count), values.slice_rows(0, count)]);
+        }
+        for layer in 0..layout.recurrent.len() {
+            parts.extend([layout.conv(state.buffer(), layer), layout.state(state.buffer(), layer)]);
+        }
+        if layout.hidden > 0 {
+            parts.push(layout.hidden(state.buffer()));
+        }
+        let mut bytes = Vec::new();
+        for part in parts {
+            let size = part.len() * part.dtype.block_bytes();
+            let start = bytes.len();
+            bytes.resize(start + size, 0);
+            self.device.read(part.buffer, part.offset, &mut bytes[start..])?;
+        }
+        Ok(bytes)
     }
 
     /// The values of a dense f32 tensor: a result, or part of a state for checks.

@@ -84,6 +84,26 @@ pub enum Finish {
     Cancelled,
 }
 
+/// Draft tokens of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DraftCounts {
+    /// Tokens drafted.
+    pub drafted: u32,
+    /// Of these, accepted.
+    pub accepted: u32,
+}
+
+/// Draft tokens by where they came from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DraftsByKind {
+    /// Forced by the schema.
+    pub schema: DraftCounts,
+    /// Copied from the prompt or the answer so far.
+    pub lookup: DraftCounts,
+    /// From the MTP block.
+    pub mtp: DraftCounts,
+}
+
 /// What a request cost.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Stats {
@@ -107,6 +127,8 @@ pub struct Stats {
     pub drafted: u32,
     /// Of these, accepted.
     pub accepted: u32,
+    /// The same by kind.
+    pub drafts: DraftsByKind,
     /// Time in prefill passes, milliseconds.
     pub prefill_ms: f64,
     /// Time in decode passes, milliseconds.

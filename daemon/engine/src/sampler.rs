@@ -51,8 +51,22 @@ impl Sampler {
     /// A token of `logits` for which `allowed` holds, given the answer so far; `None` where
     /// nothing is allowed. Ties go to the lowest id.
     pub fn choose(&mut self, logits: &[f32], answer: &[u32], allowed: impl Fn(u32) -> bool) -> Option<u32> {
-        let mut candidates: Vec<(u32, f32)> =
+        let candidates =
             (0..logits.len() as u32).filter(|id| allowed(*id)).map(|id| (id, logits[id as usize])).collect();
+        self.choose_among(candidates, answer)
+    }
+
+    /// As [`Sampler::choose`], among these tokens and their logits, ids ascending. A choice of
+    /// one takes nothing from the stream of random numbers, so it does not matter whether such
+    /// a token's logit was computed at all.
+    ///
+    /// A draft is verified by this choice being equal to it. For drafts without a probability
+    /// of their own, as ours are, that is rejection sampling: a draft `d` is accepted with the
+    /// target's `p(d)`, and what replaces a rejected one follows `p` without `d`.
+    pub fn choose_among(&mut self, mut candidates: Vec<(u32, f32)>, answer: &[u32]) -> Option<u32> {
+        if let [(only, _)] = candidates[..] {
+            return Some(only);
+        }
         if self.options.repetition_penalty != 1.0 {
             for (id, logit) in &mut candidates {
                 if answer.contains(id) {

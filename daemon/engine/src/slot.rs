@@ -4,8 +4,13 @@
 //! tokens     ████████████████████████████████████░░░░░░░ (prompt, then answer)
 //! checkpoints      ▲          ▲              ▲           saved states, newest first to restore
 //! live                                              ▲    the state after all tokens: free
+//! tail                                            ░░▓    tokens that the live state lacks yet
 //! new prompt ████████████████████▓▓▓▓▓▓▓▓▓▓▓▓▓           shares L tokens, restores at R <= L
 //! ```
+//!
+//! An answer may end with tokens that need not go through the model: forced ones, or drafts
+//! past the last kept state. They count as held, and go through it, one by one as decoding
+//! would have fed them, when a prompt continues from behind them.
 //!
 //! Bookkeeping only: `S` is `Arc<State>` in the engine and `()` in the simulator, which
 //! therefore counts with the very code that serves.
@@ -44,8 +49,10 @@ pub struct Start<S> {
     pub shared: u32,
     /// Where the state was restored; 0 with no state.
     pub restored: u32,
-    /// The state there; `None` is the state before the first token.
+    /// The state there, but for the tail; `None` is the state before the first token.
     pub state: Option<S>,
+    /// Tokens before `restored` that must go through the model first, one by one.
+    pub tail: Vec<u32>,
     /// Passes to run.
     pub passes: Vec<PlannedPass>,
 }
@@ -55,14 +62,17 @@ pub struct Start<S> {
 pub struct Held<S> {
     /// Tokens, up to the last state.
     pub tokens: Vec<u32>,
-    /// States by position, ascending, the last after all tokens.
+    /// States by position, ascending, the last after all tokens but the tail.
     pub states: Vec<(u32, S)>,
+    /// Tokens at the end that the last state lacks.
+    pub tail: u32,
 }
 
 /// See the module.
 pub struct Slot<S> {
     tokens: Vec<u32>,
     live: Option<S>,
+    tail: u32,
     checkpoints: Vec<Checkpoint<S>>,
     placement: Box<dyn Placement + Send>,
     limits: SlotLimits,
@@ -82,6 +92,7 @@ impl<S: Clone> Slot<S> {
         Slot {
             tokens: Vec::new(),
             live: None,
+            tail: 0,
             checkpoints: Vec::new(),
             placement,
             limits,
@@ -96,9 +107,14 @@ impl<S: Clone> Slot<S> {
         &self.tokens
     }
 
-    /// The state after all tokens.
+    /// The state after all tokens but the tail.
     pub fn live(&self) -> Option<S> {
         self.live.clone()
+    }
+
+    /// Tokens at the end that the live state lacks.
+    pub fn tail(&self) -> &[u32] {
+        &self.tokens[self.tokens.len() - self.tail as usize..]
     }
 
     /// Checkpoints, by position.
@@ -126,7 +142,11 @@ impl<S: Clone> Slot<S> {
         let length = prompt.len() as u32;
         let shared = shared_prefix(&self.tokens, prompt).min(length.saturating_sub(1));
         let (restored, state) = self.restore(shared);
+        if restored < self.tokens.len() as u32 {
+            self.tail = 0;
+        }
         self.tokens.truncate(restored as usize);
+        let tail = self.tail().to_vec();
         self.live.clone_from(&state);
         let kept = self.kept();
         let request = PlaceRequest {
@@ -147,7 +167,7 @@ impl<S: Clone> Slot<S> {
         positions.clamp(&request);
         self.current = Some((length, shared, restored));
         self.saved.clear();
-        Start { shared, restored, state, passes: planner.plan(restored, length, positions.as_slice()) }
+        Start { shared, restored, state, tail, passes: planner.plan(restored, length, positions.as_slice()) }
     }
 
     /// Where `prompt` would be restored, without starting it.
@@ -167,13 +187,15 @@ impl<S: Clone> Slot<S> {
             states.push((end, live));
         }
         let last = states.last()?.0;
-        (last > 0).then(|| Held { tokens: self.tokens[..last as usize].to_vec(), states })
+        let tail = if last == end { self.tail } else { 0 };
+        (last > 0).then(|| Held { tokens: self.tokens[..last as usize].to_vec(), states, tail })
     }
 
     /// Goes on with what was put away, in place of what it holds. The KV cells must be there.
     pub fn adopt(&mut self, held: Held<S>) {
         let mut states = held.states;
         self.live = states.pop().map(|(_, state)| state);
+        self.tail = held.tail;
         self.tokens = held.tokens;
         let keep = states.len().saturating_sub(self.limits.checkpoints as usize);
         let checkpoint = |(position, state)| Checkpoint { position, state, hits: 0, used: self.requests };
@@ -235,6 +257,15 @@ impl<S: Clone> Slot<S> {
     pub fn advance(&mut self, tokens: &[u32], live: S) {
         self.tokens.extend_from_slice(tokens);
         self.live = Some(live);
+        self.tail = 0;
+    }
+
+    /// Records tokens of an answer's end that did not go through the model.
+    pub fn owe(&mut self, tokens: &[u32]) {
+        if self.live.is_some() {
+            self.tokens.extend_from_slice(tokens);
+            self.tail += tokens.len() as u32;
+        }
     }
 
     /// Ends the request: tells the policy what came of it. `answer` tokens were generated.
@@ -260,6 +291,7 @@ impl<S: Clone> Slot<S> {
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.live = None;
+        self.tail = 0;
         self.checkpoints.clear();
     }
 }
@@ -322,6 +354,28 @@ pub(crate) mod tests {
         next.extend([7, 8, 9]);
         let start = serve(&mut s, &next, &[]);
         assert_eq!((start.shared, start.restored, start.state), (152, 152, Some(152)));
+    }
+
+    #[test]
+    fn a_tail_counts_as_held_and_is_due_when_a_prompt_continues_behind_it() {
+        let mut s = slot(&[40], 8);
+        let first = prompt(50, 1000);
+        serve(&mut s, &first, &[7]);
+        s.owe(&[8, 9]);
+        let held = s.held().expect("states");
+        assert_eq!((held.tokens.len(), held.states.last(), held.tail), (153, Some(&(153, 151)), 2));
+        let mut other = slot(&[], 8);
+        other.adopt(held);
+        for s in [&mut s, &mut other] {
+            let mut next = first.clone();
+            next.extend([7, 8]);
+            assert_eq!(s.restorable(&next), 40, "the state after two of three tokens is not there");
+            next.extend([9, 10]);
+            let start = s.begin(&next, &[], u64::MAX, PLANNER);
+            assert_eq!((start.restored, start.state, &start.tail[..]), (153, Some(151), &[8, 9][..]));
+            let start = s.begin(&first, &[], u64::MAX, PLANNER);
+            assert_eq!((start.restored, start.tail.len()), (40, 0));
+        }
     }
 
     #[test]

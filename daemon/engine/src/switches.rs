@@ -13,6 +13,24 @@ pub enum KvType {
     F32,
 }
 
+/// How the end of a prompt is run, with regard to drafts that may have to be taken back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RollbackPrefill {
+    /// The prompt in chunks, and behind it the opening of the answer: forced and looked-up
+    /// tokens as columns of their own, with a state for each that can be taken back.
+    #[default]
+    Planes,
+    /// The last `drafts` tokens of every pass one by one, a state kept after each (the form of
+    /// the Tandem paper).
+    Tail,
+    /// Every token one by one (the form of llama.cpp).
+    PerToken,
+}
+
+/// The most drafts that can be taken back: a pass has eight columns, one of them certain.
+pub const MAX_DRAFTS: u8 = 7;
+
 /// Every mechanism's switch. Parsed from `name=value` pairs ([`Switches::set`]).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -23,8 +41,25 @@ pub struct Switches {
     pub consolidate: bool,
     /// Gate and up products and their activation as one op.
     pub fused_swiglu: bool,
-    /// Run the MTP block over every token, so that it can draft.
+    /// Draft tokens and verify them together; off: none of the three kinds below.
+    pub speculate: bool,
+    /// Drafts from the model's MTP block, which then runs over every token.
     pub mtp_drafts: bool,
+    /// Tokens that the schema forces take no pass of their own.
+    pub schema_drafts: bool,
+    /// Drafts copied from the prompt.
+    pub lookup_drafts: bool,
+    /// The most drafts in a pass that may be rejected, 0 to [`MAX_DRAFTS`]; each keeps a state.
+    #[serde(deserialize_with = "drafts")]
+    pub drafts: u8,
+    /// Where the schema allows few tokens, only their rows of the output matrix.
+    pub restricted_head: bool,
+    /// MTP drafts from the draft matrix, where the model file has one.
+    pub trimmed_head: bool,
+    /// Columns after a prompt share the weights they are multiplied with.
+    pub shared_verify: bool,
+    /// How the end of a prompt is run.
+    pub rollback_prefill: RollbackPrefill,
     /// Cell type of the KV cache.
     pub kv_type: KvType,
 }
@@ -35,11 +70,29 @@ impl Default for Switches {
             in_pass_saves: true,
             consolidate: true,
             fused_swiglu: true,
-            mtp_drafts: false,
+            speculate: true,
+            mtp_drafts: true,
+            schema_drafts: true,
+            lookup_drafts: true,
+            drafts: 3,
+            restricted_head: true,
+            trimmed_head: true,
+            shared_verify: true,
+            rollback_prefill: RollbackPrefill::Planes,
             kv_type: KvType::F16,
         }
     }
 }
+
+fn drafts<'de, D: serde::Deserializer<'de>>(from: D) -> Result<u8, D::Error> {
+    let value = u8::deserialize(from)?;
+    if value <= MAX_DRAFTS {
+        return Ok(value);
+    }
+    Err(serde::de::Error::custom(format!("drafts is {value}; it takes {DRAFTS}")))
+}
+
+const DRAFTS: &str = "0 to 7: a pass has eight columns, one of them certain";
 
 /// A switch that does not exist, or a value it does not take.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -77,28 +130,59 @@ fn on_off(name: &str, value: &str) -> Result<bool, SwitchError> {
 
 impl Switches {
     /// Names of all switches.
-    pub const NAMES: &'static [&'static str] =
-        &["in_pass_saves", "consolidate", "fused_swiglu", "mtp_drafts", "kv_type"];
+    pub const NAMES: &'static [&'static str] = &[
+        "in_pass_saves",
+        "consolidate",
+        "fused_swiglu",
+        "speculate",
+        "mtp_drafts",
+        "schema_drafts",
+        "lookup_drafts",
+        "drafts",
+        "restricted_head",
+        "trimmed_head",
+        "shared_verify",
+        "rollback_prefill",
+        "kv_type",
+    ];
+
+    /// Whether the MTP block drafts, and so must run over every token.
+    pub fn drafts_with_mtp(&self) -> bool {
+        self.speculate && self.mtp_drafts && self.drafts > 0
+    }
 
     /// Applies one `name=value`.
     pub fn set(&mut self, pair: &str) -> Result<(), SwitchError> {
         let (name, value) = pair.split_once('=').ok_or_else(|| SwitchError::Form(pair.into()))?;
+        let refused = |takes| SwitchError::Value { name: name.trim().into(), value: value.into(), takes };
         match name.trim() {
             "in_pass_saves" => self.in_pass_saves = on_off(name, value)?,
             "consolidate" => self.consolidate = on_off(name, value)?,
             "fused_swiglu" => self.fused_swiglu = on_off(name, value)?,
+            "speculate" => self.speculate = on_off(name, value)?,
             "mtp_drafts" => self.mtp_drafts = on_off(name, value)?,
+            "schema_drafts" => self.schema_drafts = on_off(name, value)?,
+            "lookup_drafts" => self.lookup_drafts = on_off(name, value)?,
+            "restricted_head" => self.restricted_head = on_off(name, value)?,
+            "trimmed_head" => self.trimmed_head = on_off(name, value)?,
+            "shared_verify" => self.shared_verify = on_off(name, value)?,
+            "drafts" => {
+                let count = value.trim().parse().ok().filter(|n| *n <= MAX_DRAFTS);
+                self.drafts = count.ok_or_else(|| refused(DRAFTS))?;
+            }
+            "rollback_prefill" => {
+                self.rollback_prefill = match value {
+                    "planes" => RollbackPrefill::Planes,
+                    "tail" => RollbackPrefill::Tail,
+                    "per_token" => RollbackPrefill::PerToken,
+                    _ => return Err(refused("planes, tail or per_token")),
+                }
+            }
             "kv_type" => {
                 self.kv_type = match value {
                     "f16" => KvType::F16,
                     "f32" => KvType::F32,
-                    _ => {
-                        return Err(SwitchError::Value {
-                            name: name.into(),
-                            value: value.into(),
-                            takes: "f16 or f32",
-                        });
-                    }
+                    _ => return Err(refused("f16 or f32")),
                 }
             }
             _ => {
@@ -106,5 +190,39 @@ impl Switches {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_a_switch_and_takes_its_default() {
+        let values = serde_json::to_value(Switches::default()).unwrap();
+        for name in Switches::NAMES {
+            let value = match &values[name] {
+                serde_json::Value::Bool(on) => if *on { "on" } else { "off" }.to_owned(),
+                serde_json::Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            let mut switches = Switches::default();
+            switches.set(&format!("{name}={value}")).unwrap();
+            assert_eq!(switches, Switches::default());
+        }
+        assert_eq!(values.as_object().unwrap().len(), Switches::NAMES.len());
+    }
+
+    #[test]
+    fn more_drafts_than_a_pass_has_columns_are_refused() {
+        let mut switches = Switches::default();
+        for drafts in ["8", "-1", "many"] {
+            let text = switches.set(&format!("drafts={drafts}")).unwrap_err().to_string();
+            assert!(text.contains(drafts) && text.contains("0 to 7"), "{text}");
+        }
+        let text = serde_json::from_str::<Switches>(r#"{"drafts": 8}"#).unwrap_err().to_string();
+        assert!(text.contains("drafts is 8"), "{text}");
+        switches.set("drafts=7").unwrap();
+        assert_eq!(switches.drafts, 7);
     }
 }

@@ -7,7 +7,7 @@ use golden_models::{Golden, devices, model_files};
 use tandem_engine::switches::{KvType, Switches};
 
 fn switches() -> Switches {
-    Switches { kv_type: KvType::F32, mtp_drafts: true, ..Switches::default() }
+    Switches { kv_type: KvType::F32, ..Switches::default() }
 }
 
 fn largest_difference(a: &[f32], b: &[f32]) -> f32 {

@@ -32,7 +32,7 @@ fn cpu() -> Box<dyn Device> {
 
 /// The project's own float models, with MTP entries computed so that they are covered too.
 fn models() -> Vec<Golden> {
-    let switches = Switches { kv_type: KvType::F32, mtp_drafts: true, ..Switches::default() };
+    let switches = Switches { kv_type: KvType::F32, ..Switches::default() };
     let own = |f: &std::path::PathBuf| !f.to_string_lossy().contains("shared");
     model_files(false).iter().filter(|f| own(f)).map(|f| Golden::open(f, cpu(), switches.clone())).collect()
 }
@@ -197,14 +197,11 @@ fn states_saved_inside_a_pass_change_nothing_and_restore_anywhere() {
             states.push((length - 1, Arc::clone(&end)));
             let (kv, zero) = (g.kv(), g.zero());
             let segment = Segment {
-                kind: Kind::Prefill,
-                tokens: tokens.clone(),
-                position: 0,
-                kv,
-                state: zero,
                 states,
                 logits: vec![length - 1],
+                mtp: true,
                 mtp_logits: vec![length - 1],
+                ..Segment::new(Kind::Prefill, tokens.clone(), 0, kv, zero)
             };
             let out = g.executor.run(&Pass { segments: vec![segment] }).expect("pass");
             let states = all_states(g, &end);
@@ -239,14 +236,9 @@ fn decode_columns_of_other_sequences_change_nothing() {
             alone.extend(logits);
             let end = g.executor.take_state().expect("state");
             segments.push(Segment {
-                kind: Kind::Decode,
-                tokens: pair.to_vec(),
-                position: n - 2,
-                kv,
-                state,
                 states: vec![(1, end)],
                 logits: vec![0, 1],
-                mtp_logits: vec![],
+                ..Segment::new(Kind::Decode, pair.to_vec(), n - 2, kv, state)
             });
         }
         let together = g.executor.run(&Pass { segments }).expect("pass").logits;

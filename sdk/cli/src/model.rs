@@ -2,12 +2,14 @@
 
 use crate::failure::Failure;
 use crate::status::bytes;
+use crate::trace;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use tandem_engine::gguf::{self, Gguf, TensorInfo, ValueType};
 use tandem_engine::synth::{Quant, Size, Synth};
+use tandem_engine::trim_draft::{self, TrimDraft};
 
 /// Longest array shown whole.
 const WHOLE_ARRAY: usize = 64;
@@ -54,6 +56,25 @@ enum Command {
         #[arg(value_name = "OUT.gguf")]
         out: PathBuf,
     },
+    /// Adds the draft matrix: the rows of the output matrix that MTP drafts are chosen from.
+    ///
+    /// Special and byte tokens, the first CJK tokens, then the tokens of the traces' answers and
+    /// prompts, most frequent first. Kept in keys (tandem.draft.ids, tandem.draft.type) and bytes
+    /// behind the last tensor, which other readers of GGUF pass over.
+    TrimDraft {
+        /// The model.
+        #[arg(value_name = "IN.gguf")]
+        input: PathBuf,
+        /// The file to write; may be the same.
+        #[arg(value_name = "OUT.gguf")]
+        out: PathBuf,
+        /// Rows of the draft matrix.
+        #[arg(long, default_value_t = trim_draft::ROWS)]
+        rows: usize,
+        /// Traces whose tokens it must know.
+        #[arg(long, value_name = "TRACE", num_args = 1..)]
+        corpus: Vec<PathBuf>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -88,6 +109,7 @@ enum SynthQuant {
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
     match &args.command {
         Command::Inspect { file, json } => inspect(file, *json, out),
+        Command::TrimDraft { input, out: path, rows, corpus } => trim(input, path, *rows, corpus, out),
         Command::Synth { arch: Arch::Qwen35, size, quant, tokenizer, seed, out: path } => {
             let synth = Synth {
                 size: match size {
@@ -109,6 +131,43 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
             writeln!(out, "wrote {} ({})", path.display(), bytes(written))?;
             Ok(())
         }
+    }
+}
+
+fn trim(
+    input: &Path,
+    path: &Path,
+    rows: usize,
+    corpus: &[PathBuf],
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let mut texts = Vec::new();
+    for file in corpus {
+        for recorded in trace::read(file, None)? {
+            texts.extend(recorded.expect);
+            strings(&recorded.body["messages"], &mut texts);
+        }
+    }
+    let trimmed = TrimDraft { rows, corpus: &texts }.write(input, path);
+    let trimmed = trimmed.map_err(|error| Failure::Usage(error.to_string()))?;
+    writeln!(
+        out,
+        "wrote {} ({}), a draft matrix of {} rows ({}) in it",
+        path.display(),
+        bytes(trimmed.file),
+        trimmed.rows,
+        bytes(trimmed.matrix)
+    )?;
+    Ok(())
+}
+
+/// All texts of a message list.
+fn strings(value: &Value, texts: &mut Vec<String>) {
+    match value {
+        Value::String(text) => texts.push(text.clone()),
+        Value::Array(values) => values.iter().for_each(|value| strings(value, texts)),
+        Value::Object(fields) => fields.values().for_each(|value| strings(value, texts)),
+        _ => {}
     }
 }
 

@@ -27,6 +27,18 @@ pub(crate) struct Numbers {
     pub(crate) drafted: Option<u64>,
     /// Drafts accepted.
     pub(crate) accepted: Option<u64>,
+    /// Of `drafted`, tokens that the schema forces.
+    pub(crate) drafted_schema: Option<u64>,
+    /// Of these, accepted.
+    pub(crate) accepted_schema: Option<u64>,
+    /// Of `drafted`, tokens copied from the prompt.
+    pub(crate) drafted_lookup: Option<u64>,
+    /// Of these, accepted.
+    pub(crate) accepted_lookup: Option<u64>,
+    /// Of `drafted`, tokens from the MTP block.
+    pub(crate) drafted_mtp: Option<u64>,
+    /// Of these, accepted.
+    pub(crate) accepted_mtp: Option<u64>,
     /// Time in prefill, milliseconds.
     pub(crate) prefill_ms: Option<f64>,
     /// Time in decode, milliseconds.
@@ -50,6 +62,12 @@ impl From<&Stats> for Numbers {
             decode_passes: count(stats.decode_passes),
             drafted: count(stats.drafted),
             accepted: count(stats.accepted),
+            drafted_schema: count(stats.drafts.schema.drafted),
+            accepted_schema: count(stats.drafts.schema.accepted),
+            drafted_lookup: count(stats.drafts.lookup.drafted),
+            accepted_lookup: count(stats.drafts.lookup.accepted),
+            drafted_mtp: count(stats.drafts.mtp.drafted),
+            accepted_mtp: count(stats.drafts.mtp.accepted),
             prefill_ms: Some(stats.prefill_ms),
             decode_ms: Some(stats.decode_ms),
             ms: Some(stats.ms),
@@ -58,7 +76,7 @@ impl From<&Stats> for Numbers {
 }
 
 impl Numbers {
-    fn fields(&self) -> [(&'static str, Option<f64>); 13] {
+    fn fields(&self) -> [(&'static str, Option<f64>); 19] {
         let of = |n: Option<u64>| n.map(|n| n as f64);
         [
             ("prompt", of(self.prompt)),
@@ -71,6 +89,12 @@ impl Numbers {
             ("decode_passes", of(self.decode_passes)),
             ("drafted", of(self.drafted)),
             ("accepted", of(self.accepted)),
+            ("drafted_schema", of(self.drafted_schema)),
+            ("accepted_schema", of(self.accepted_schema)),
+            ("drafted_lookup", of(self.drafted_lookup)),
+            ("accepted_lookup", of(self.accepted_lookup)),
+            ("drafted_mtp", of(self.drafted_mtp)),
+            ("accepted_mtp", of(self.accepted_mtp)),
             ("prefill_ms", self.prefill_ms),
             ("decode_ms", self.decode_ms),
             ("ms", self.ms),

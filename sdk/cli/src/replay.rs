@@ -16,7 +16,8 @@ use tandem_sdk::{Client, Error};
 /// A line is {"app","agent","episode","step","request":{chat-completions body},"expect"}.
 /// Each value of `agent` is a client of its own; lines without one share a client. With --json
 /// the output is one object: `steps`, each with `prompt`, `shared`, `restored` (tokens
-/// reused), `new`, `passes`, `saves`, `decode_tokens`, `decode_passes`, `drafted`, `accepted`,
+/// reused), `new`, `passes`, `saves`, `decode_tokens`, `decode_passes`, `drafted`, `accepted`
+/// (and both by kind: `drafted_schema`, `drafted_lookup`, `drafted_mtp` and so on),
 /// `prefill_ms`, `decode_ms`, `ms`, `text`, `expected` (whether the answer is exactly the
 /// recorded one; null where none is recorded), `valid` (under the request's schema); `mean` of
 /// the same; `kv_bound`, the mean of `prompt - shared` over all requests, first ones included:

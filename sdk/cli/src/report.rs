@@ -150,6 +150,18 @@ impl Report {
             kv_bound.map_or_else(|| "-".into(), |bound| format!("{bound:.1}")),
             of(|n| n.ms),
         )?;
+        writeln!(
+            out,
+            "mean an answer: tokens {}, passes {}; drafts accepted: schema {} of {}, lookup {} of {}, MTP {} of {}",
+            of(|n| n.decode_tokens.map(|n| n as f64)),
+            of(|n| n.decode_passes.map(|n| n as f64)),
+            of(|n| n.accepted_schema.map(|n| n as f64)),
+            of(|n| n.drafted_schema.map(|n| n as f64)),
+            of(|n| n.accepted_lookup.map(|n| n as f64)),
+            of(|n| n.drafted_lookup.map(|n| n as f64)),
+            of(|n| n.accepted_mtp.map(|n| n as f64)),
+            of(|n| n.drafted_mtp.map(|n| n as f64)),
+        )?;
         Ok(())
     }
 }

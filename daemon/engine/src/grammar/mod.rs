@@ -24,6 +24,7 @@ mod error;
 pub mod schema;
 mod vocabulary;
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -177,7 +178,15 @@ pub struct CompiledSchema {
 impl CompiledSchema {
     /// A constraint at the start of an answer.
     pub fn start(&self) -> Constraint {
-        Constraint { matcher: self.start.clone(), eos: self.eos, ended: false, mask: None }
+        Constraint {
+            matcher: self.start.clone(),
+            eos: self.eos,
+            ended: false,
+            mask: None,
+            base: None,
+            ahead: 0,
+            foreseen: VecDeque::new(),
+        }
     }
 }
 
@@ -231,6 +240,13 @@ pub struct Constraint {
     ended: bool,
     /// Of the present state, once computed.
     mask: Option<Arc<TokenMask>>,
+    /// Of the state that [`Self::return_back`] goes back to, if computed.
+    base: Option<Arc<TokenMask>>,
+    /// Tokens foreseen and not taken back.
+    ahead: usize,
+    /// Tokens foreseen from the present state, or from that at the last return, each with
+    /// the mask after it, if computed: where they are then committed, it is not computed again.
+    foreseen: VecDeque<(u32, Option<Arc<TokenMask>>)>,
 }
 
 impl Constraint {
@@ -245,6 +261,9 @@ impl Constraint {
         let bits = self.matcher.compute_mask_or_eos().map_err(|_| self.failure())?;
         let mask = Arc::new(TokenMask { bits });
         self.mask = Some(Arc::clone(&mask));
+        if let Some((_, of)) = self.ahead.checked_sub(1).and_then(|at| self.foreseen.get_mut(at)) {
+            *of = Some(Arc::clone(&mask));
+        }
         Ok(mask)
     }
 
@@ -256,6 +275,40 @@ impl Constraint {
     /// Takes a token into the answer. One that the schema does not allow is an error
     /// and changes nothing.
     pub fn commit(&mut self, id: u32) -> Result<(), GrammarError> {
+        self.return_back()?;
+        self.consume(id)?;
+        match self.foreseen.pop_front() {
+            Some((foreseen, mask)) if foreseen == id => self.mask = mask,
+            _ => self.foreseen.clear(),
+        }
+        Ok(())
+    }
+
+    /// As [`Self::commit`], but only to look at what would follow: [`Self::return_back`], and
+    /// any real commit, forget it.
+    pub fn foresee(&mut self, id: u32) -> Result<(), GrammarError> {
+        let before = self.mask.clone();
+        self.consume(id)?;
+        if self.ahead == 0 {
+            self.foreseen.clear();
+            self.base = before;
+        }
+        self.ahead += 1;
+        self.foreseen.push_back((id, None));
+        Ok(())
+    }
+
+    /// Goes back to the answer as committed.
+    pub fn return_back(&mut self) -> Result<(), GrammarError> {
+        let ahead = std::mem::take(&mut self.ahead);
+        if ahead > 0 {
+            self.rollback(ahead)?;
+            self.mask = self.base.take();
+        }
+        Ok(())
+    }
+
+    fn consume(&mut self, id: u32) -> Result<(), GrammarError> {
         if self.ended {
             return Err(GrammarError::Ended);
         }

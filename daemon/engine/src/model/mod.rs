@@ -5,13 +5,15 @@
 //! `weights` (the file's tensors, checked against the config) and `lower` (a pass becomes
 //! ops). A new family is a new folder and a line in [`load`].
 
+pub mod draft_matrix;
 pub mod layout;
 pub mod qwen35;
 
+pub use draft_matrix::DraftMatrix;
 pub use layout::{KvLayer, RecurrentLayer, StateLayout};
 
 use crate::gguf::{Gguf, GgufError};
-use crate::pass::{Arena, Lowered, Pass};
+use crate::pass::{Arena, DraftColumn, Lowered, LoweredDraft, Pass};
 use crate::switches::Switches;
 use tandem_program::{BufferId, DeviceError, Program};
 
@@ -45,6 +47,19 @@ pub trait Family: Send {
     /// Every column's logits depend on its own sequence only, so segments of several
     /// sequences share products.
     fn lower(&self, pass: &Pass, switches: &Switches, arena: &mut Arena, program: &mut Program) -> Lowered;
+
+    /// Appends the ops of one step of the MTP block, at least one column; `None` where the
+    /// model has no such block.
+    fn lower_draft(
+        &self,
+        columns: &[DraftColumn],
+        switches: &Switches,
+        arena: &mut Arena,
+        program: &mut Program,
+    ) -> Option<LoweredDraft>;
+
+    /// Token ids of the draft matrix's rows, where the file has one.
+    fn draft_ids(&self) -> Option<&[u32]>;
 }
 
 /// Why a model could not be loaded.

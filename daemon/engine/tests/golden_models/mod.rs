@@ -117,14 +117,11 @@ impl Golden {
     ) -> (Arc<State>, Vec<Vec<f32>>, Vec<Vec<f32>>) {
         let end = self.executor.take_state().expect("state");
         let segment = Segment {
-            kind,
-            tokens: tokens.to_vec(),
-            position,
-            kv: self.kv,
-            state,
             states: vec![(tokens.len() as u32 - 1, Arc::clone(&end))],
             logits,
+            mtp: true,
             mtp_logits,
+            ..Segment::new(kind, tokens.to_vec(), position, self.kv, state)
         };
         let out = self.executor.run(&Pass { segments: vec![segment] }).expect("pass runs");
         (end, out.logits, out.mtp_logits)

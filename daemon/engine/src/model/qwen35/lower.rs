@@ -3,7 +3,7 @@
 use super::weights::{Attention, Delta, Layer, Mixer, Mtp};
 use super::{Config, Qwen35};
 use crate::model::StateLayout;
-use crate::pass::{Arena, Kind, Lowered, Pass, Segment};
+use crate::pass::{Arena, DraftColumn, DraftHead, Kind, Lowered, LoweredDraft, Pass, Segment};
 use crate::switches::Switches;
 use std::sync::Arc;
 use tandem_program::{DeltaForm, Op, Product, Program, StateOut, Tensor};
@@ -13,7 +13,6 @@ const L2_EPS: f32 = 1e-6;
 
 pub(super) struct Lowering<'a> {
     model: &'a Qwen35,
-    pass: &'a Pass,
     switches: &'a Switches,
     arena: &'a mut Arena,
     program: &'a mut Program,
@@ -40,11 +39,23 @@ impl Span<'_> {
     }
 }
 
+/// The segments' own columns, a span each.
+fn spans<'a>(segments: impl Iterator<Item = &'a Segment>) -> Vec<Span<'a>> {
+    let mut first = 0;
+    let mut spans = Vec::new();
+    for segment in segments {
+        let count = segment.tokens.len() as u32;
+        spans.push(Span { first, count, past: segment.position, column: first, segment });
+        first += count;
+    }
+    spans
+}
+
 /// The MTP entries that the pass's tokens complete. The token at position 0 completes none.
 fn entries<'a>(spans: &[Span<'a>]) -> Vec<Span<'a>> {
     let mut first = 0;
     let mut entries = Vec::with_capacity(spans.len());
-    for s in spans {
+    for s in spans.iter().filter(|s| s.segment.mtp) {
         let skip = u32::from(s.past == 0);
         let count = s.count - skip;
         if count > 0 {
@@ -62,12 +73,11 @@ fn product(weight: Tensor, out: Tensor) -> Product {
 impl<'a> Lowering<'a> {
     pub(super) fn new(
         model: &'a Qwen35,
-        pass: &'a Pass,
         switches: &'a Switches,
         arena: &'a mut Arena,
         program: &'a mut Program,
     ) -> Self {
-        Lowering { model, pass, switches, arena, program, lowered: Lowered::default() }
+        Lowering { model, switches, arena, program, lowered: Lowered::default() }
     }
 
     fn config(&self) -> &'a Config {
@@ -82,30 +92,42 @@ impl<'a> Lowering<'a> {
         self.program.push(op);
     }
 
-    /// The pass's own columns, a span a segment.
-    fn spans(&self) -> Vec<Span<'a>> {
-        let mut first = 0;
-        let mut spans = Vec::with_capacity(self.pass.segments.len());
-        for segment in &self.pass.segments {
-            let count = segment.tokens.len() as u32;
-            spans.push(Span { first, count, past: segment.position, column: first, segment });
-            first += count;
+    /// Products of activations whose rows are those of `spans`. Without shared verification
+    /// every column after a prompt reads the weights for itself.
+    fn matmul(&mut self, x: Tensor, products: Vec<Product>, spans: &[Span<'_>]) {
+        for (first, count) in self.groups(x.rows, spans) {
+            let part = |p: &Product| Product { out: p.out.slice_rows(first, count), ..p.clone() };
+            let products = products.iter().map(part).collect();
+            self.push(Op::MatMul { x: x.slice_rows(first, count), products });
         }
-        spans
     }
 
-    pub(super) fn run(mut self) -> Lowered {
+    /// Rows that share the weights they are multiplied with, as first and count.
+    fn groups(&self, rows: u32, spans: &[Span<'_>]) -> Vec<(u32, u32)> {
+        if self.switches.shared_verify {
+            return vec![(0, rows)];
+        }
+        let mut groups = Vec::new();
+        for s in spans {
+            match s.segment.kind {
+                Kind::Prefill => groups.push((s.first, s.count)),
+                Kind::Decode => groups.extend((s.first..s.first + s.count).map(|r| (r, 1))),
+            }
+        }
+        groups
+    }
+
+    pub(super) fn run(mut self, pass: &'a Pass) -> Lowered {
         let model = self.model;
         let c = self.config();
-        let spans = self.spans();
-        let n = self.pass.columns();
+        let spans = spans(pass.segments.iter());
+        let n = pass.columns();
         let table = self.rope_table(&spans);
-        let mtp = model.weights.mtp.as_ref().filter(|_| self.switches.mtp_drafts);
-        let entries = if mtp.is_some() { entries(&spans) } else { Vec::new() };
+        let entries = if model.weights.mtp.is_some() { entries(&spans) } else { Vec::new() };
         // Uploaded before the program runs, so it must lie below all that layers reuse.
-        let entry_table = self.rope_table(&entries);
+        let entry_table = (!entries.is_empty()).then(|| self.rope_table(&entries));
         let x = self.arena.take(n, c.hidden);
-        let ids = self.pass.segments.iter().flat_map(|s| s.tokens.iter().copied()).collect();
+        let ids = pass.segments.iter().flat_map(|s| s.tokens.iter().copied()).collect();
         self.push(Op::Embed { table: model.weights.embed, ids, scale: 1.0, out: x });
         let (mut attention, mut recurrent) = (0, 0);
         for layer in &model.weights.layers {
@@ -120,11 +142,68 @@ impl<'a> Lowering<'a> {
         self.push(Op::RmsNorm { x, weight: model.weights.norm, eps: c.eps, out: hidden });
         let wanted = wanted(&spans, |s| &s.logits);
         self.lowered.logits = self.head(hidden, wanted, model.weights.output);
-        if let Some(mtp) = mtp {
+        self.restricted(hidden, &spans);
+        if let Some(mtp) = &model.weights.mtp {
             self.keep_hidden(hidden, &spans);
-            self.mtp(mtp, hidden, attention, &entries, entry_table);
+            if let Some(table) = entry_table {
+                self.mtp(mtp, hidden, attention, &entries, table);
+            }
         }
         self.lowered
+    }
+
+    /// A step of the MTP block alone; `None` where the model has none.
+    pub(super) fn draft(mut self, columns: &'a [DraftColumn]) -> Option<LoweredDraft> {
+        let model = self.model;
+        let c = self.config();
+        let mtp = model.weights.mtp.as_ref()?;
+        let segment = |d: &DraftColumn| Segment {
+            mtp: true,
+            ..Segment::new(Kind::Decode, vec![d.token], d.position, d.kv, Arc::clone(&d.state))
+        };
+        let segments: Vec<Segment> = columns.iter().map(segment).collect();
+        let entries = entries(&spans(segments.iter()));
+        let n = columns.len() as u32;
+        let table = self.rope_table(&entries);
+        // Uploads lie below all that layers reuse.
+        let previous = self.arena.take(n, c.hidden);
+        for (i, column) in columns.iter().enumerate() {
+            let row = previous.slice_rows(i as u32, 1);
+            match &column.hidden {
+                Some(values) => self.lowered.uploads.push((row, values.clone())),
+                None => {
+                    let kept = self.layout().hidden(column.state.buffer());
+                    self.push(Op::Copy { x: kept, out: row });
+                }
+            }
+        }
+        let ids = columns.iter().map(|d| d.token).collect();
+        let attention = self.layout().kv.len() - 1;
+        let x = self.mtp_input(mtp, previous, ids, &entries);
+        self.layer(&mtp.layer, attention, x, table, &entries);
+        let normed = self.arena.take(n, c.hidden);
+        self.push(Op::RmsNorm { x, weight: mtp.head_norm, eps: c.eps, out: normed });
+        let mut logits = Vec::with_capacity(columns.len());
+        for (i, column) in columns.iter().enumerate() {
+            let row = normed.slice_rows(i as u32, 1);
+            logits.push(match &column.head {
+                DraftHead::None => None,
+                DraftHead::Whole => {
+                    let trimmed = mtp.draft.as_ref().filter(|_| self.switches.trimmed_head);
+                    let weight = trimmed.map_or(mtp.head, |d| d.matrix);
+                    let out = self.arena.take(1, weight.rows);
+                    self.push(Op::MatMul { x: row, products: vec![product(weight, out)] });
+                    Some(out)
+                }
+                DraftHead::Rows(rows) => {
+                    let out = self.arena.take(1, rows.len() as u32);
+                    let some = Product { rows: Some(Arc::clone(rows)), ..product(mtp.head, out) };
+                    self.push(Op::MatMul { x: row, products: vec![some] });
+                    Some(out)
+                }
+            });
+        }
+        Some(LoweredDraft { uploads: self.lowered.uploads, hidden: Some(normed), logits })
     }
 
     /// Cosines and sines of every column, `[n x rotary]`. Interleaved M-RoPE: frequency `j`
@@ -173,16 +252,16 @@ impl<'a> Lowering<'a> {
         self.push(Op::RmsNorm { x, weight: layer.ffn_norm, eps: c.eps, out: h });
         let f = self.arena.take(x.rows, c.ffn);
         if self.switches.fused_swiglu {
-            self.push(Op::SwiGlu { x: h, gate: layer.ffn_gate, up: layer.ffn_up, out: f });
+            for (first, count) in self.groups(h.rows, spans) {
+                let part = |t: Tensor| t.slice_rows(first, count);
+                self.push(Op::SwiGlu { x: part(h), gate: layer.ffn_gate, up: layer.ffn_up, out: part(f) });
+            }
         } else {
             let up = self.arena.take(x.rows, c.ffn);
-            self.push(Op::MatMul {
-                x: h,
-                products: vec![product(layer.ffn_gate, f), product(layer.ffn_up, up)],
-            });
+            self.matmul(h, vec![product(layer.ffn_gate, f), product(layer.ffn_up, up)], spans);
             self.push(Op::SiluMul { gate: f, up, out: f });
         }
-        self.push(Op::MatMul { x: f, products: vec![product(layer.ffn_down, y)] });
+        self.matmul(f, vec![product(layer.ffn_down, y)], spans);
         self.push(Op::Add { a: x, b: y, out: x });
         self.arena.release(mark);
     }
@@ -204,22 +283,15 @@ impl<'a> Lowering<'a> {
         let k = self.arena.take(n, kv_width);
         let v = self.arena.take(n, kv_width);
         let out = self.arena.take(n, q_width);
-        self.push(Op::MatMul { x: h, products: vec![product(w.q, qg), product(w.k, k), product(w.v, v)] });
+        self.matmul(h, vec![product(w.q, qg), product(w.k, k), product(w.v, v)], spans);
         let heads = qg.split_rows(c.heads);
         let q = heads.slice_width(0, c.head_dim);
         let gate = heads.slice_width(c.head_dim, c.head_dim);
-        let k_heads = k.split_rows(c.kv_heads);
         self.push(Op::RmsNorm { x: q, weight: w.q_norm, eps: c.eps, out: q });
-        self.push(Op::RmsNorm { x: k_heads, weight: w.k_norm, eps: c.eps, out: k_heads });
         self.push(Op::Rope { x: q, heads: c.heads, table, out: q });
-        self.push(Op::Rope { x: k_heads, heads: c.kv_heads, table, out: k_heads });
+        self.turn_keys(w, k, table);
         for s in spans {
-            let (keys, values) = s.segment.kv.layer(self.layout(), index);
-            self.push(Op::Copy { x: k.slice_rows(s.first, s.count), out: keys.slice_rows(s.past, s.count) });
-            self.push(Op::Copy {
-                x: v.slice_rows(s.first, s.count),
-                out: values.slice_rows(s.past, s.count),
-            });
+            let (keys, values) = self.put_cells(s, index, k, v);
             self.push(Op::Attention {
                 q: q.slice_rows(s.first * c.heads, s.count * c.heads),
                 k: keys.slice_rows(0, s.past + s.count),
@@ -233,7 +305,7 @@ impl<'a> Lowering<'a> {
         }
         let gated = out.split_rows(c.heads);
         self.push(Op::SigmoidMul { x: gated, gate, out: gated });
-        self.push(Op::MatMul { x: out, products: vec![product(w.output, y)] });
+        self.matmul(out, vec![product(w.output, y)], spans);
     }
 
     /// Gated DeltaNet: convolution over queries, keys and values, then the delta rule.
@@ -247,15 +319,9 @@ impl<'a> Lowering<'a> {
         let decay = self.arena.take(n, c.value_heads);
         let beta = self.arena.take(n, c.value_heads);
         let out = self.arena.take(n, value);
-        self.push(Op::MatMul {
-            x: h,
-            products: vec![
-                product(w.qkv, raw),
-                product(w.gate, z),
-                product(w.alpha, decay),
-                product(w.beta, beta),
-            ],
-        });
+        let products =
+            vec![product(w.qkv, raw), product(w.gate, z), product(w.alpha, decay), product(w.beta, beta)];
+        self.matmul(h, products, spans);
         for s in spans {
             self.push(Op::Conv {
                 x: raw.slice_rows(s.first, s.count),
@@ -299,7 +365,7 @@ impl<'a> Lowering<'a> {
             eps: c.eps,
             out: heads,
         });
-        self.push(Op::MatMul { x: out, products: vec![product(w.output, y)] });
+        self.matmul(out, vec![product(w.output, y)], spans);
     }
 
     /// Logits of the given rows of `hidden`.
@@ -311,8 +377,26 @@ impl<'a> Lowering<'a> {
         let picked = self.arena.take(count, hidden.width);
         let logits = self.arena.take(count, weight.rows);
         self.push(Op::Gather { x: hidden, rows, out: picked });
-        self.push(Op::MatMul { x: picked, products: vec![product(weight, logits)] });
+        let group = if self.switches.shared_verify { count } else { 1 };
+        for first in (0..count).step_by(group as usize) {
+            let part = |t: Tensor| t.slice_rows(first, group);
+            self.push(Op::MatMul { x: part(picked), products: vec![product(weight, part(logits))] });
+        }
         Some(logits)
+    }
+
+    /// Some logits of some columns.
+    fn restricted(&mut self, hidden: Tensor, spans: &[Span<'_>]) {
+        for s in spans {
+            for (column, rows) in &s.segment.restricted {
+                let out = self.arena.take(1, rows.len() as u32);
+                let some =
+                    Product { rows: Some(Arc::clone(rows)), ..product(self.model.weights.output, out) };
+                let x = hidden.slice_rows(s.first + column, 1);
+                self.push(Op::MatMul { x, products: vec![some] });
+                self.lowered.restricted.push(out);
+            }
+        }
     }
 
     fn keep_hidden(&mut self, hidden: Tensor, spans: &[Span<'_>]) {
@@ -346,9 +430,29 @@ impl<'a> Lowering<'a> {
                 self.push(Op::Copy { x, out: previous.slice_rows(e.first + carried, rows) });
             }
         }
+        let mut rows = Vec::new();
+        for e in entries {
+            let skip = e.skipped();
+            rows.extend(e.segment.mtp_logits.iter().filter(|c| **c >= skip).map(|c| e.first + c - skip));
+        }
+        let x = self.mtp_input(w, previous, ids.into(), entries);
+        if rows.is_empty() {
+            self.mtp_cells(w, kv_layer, x, entries, table);
+            return;
+        }
+        self.layer(&w.layer, kv_layer, x, table, entries);
+        let normed = self.arena.take(n, c.hidden);
+        self.push(Op::RmsNorm { x, weight: w.head_norm, eps: c.eps, out: normed });
+        self.lowered.mtp_logits = self.head(normed, rows.into(), w.head);
+    }
+
+    /// What the block's layer takes: tokens' embeddings joined with the hidden rows `previous`.
+    fn mtp_input(&mut self, w: &Mtp, previous: Tensor, ids: Arc<[u32]>, entries: &[Span<'_>]) -> Tensor {
+        let c = self.config();
+        let n = previous.rows;
         let x = self.arena.take(n, c.hidden);
         let joined = self.arena.take(n, 2 * c.hidden);
-        self.push(Op::Embed { table: w.embed, ids: ids.into(), scale: 1.0, out: x });
+        self.push(Op::Embed { table: w.embed, ids, scale: 1.0, out: x });
         self.push(Op::RmsNorm { x, weight: w.embed_norm, eps: c.eps, out: joined.slice_width(0, c.hidden) });
         self.push(Op::RmsNorm {
             x: previous,
@@ -356,19 +460,42 @@ impl<'a> Lowering<'a> {
             eps: c.eps,
             out: joined.slice_width(c.hidden, c.hidden),
         });
-        self.push(Op::MatMul { x: joined, products: vec![product(w.project, x)] });
-        self.layer(&w.layer, kv_layer, x, table, entries);
-        let mut rows = Vec::new();
+        self.matmul(joined, vec![product(w.project, x)], entries);
+        x
+    }
+
+    /// The block's cells alone, where nothing is drafted from its output: all that later
+    /// entries need of these.
+    fn mtp_cells(&mut self, w: &Mtp, kv_layer: usize, x: Tensor, entries: &[Span<'_>], table: Tensor) {
+        let Mixer::Attention(attention) = &w.layer.mixer else { return };
+        let c = self.config();
+        let (n, width) = (x.rows, c.kv_heads * c.head_dim);
+        let h = self.arena.take(n, c.hidden);
+        let k = self.arena.take(n, width);
+        let v = self.arena.take(n, width);
+        self.push(Op::RmsNorm { x, weight: w.layer.norm, eps: c.eps, out: h });
+        self.matmul(h, vec![product(attention.k, k), product(attention.v, v)], entries);
+        self.turn_keys(attention, k, table);
         for e in entries {
-            let skip = e.skipped();
-            rows.extend(e.segment.mtp_logits.iter().filter(|c| **c >= skip).map(|c| e.first + c - skip));
+            self.put_cells(e, kv_layer, k, v);
         }
-        if rows.is_empty() {
-            return;
+    }
+
+    /// Norm and rotation of the keys.
+    fn turn_keys(&mut self, w: &Attention, k: Tensor, table: Tensor) {
+        let c = self.config();
+        let heads = k.split_rows(c.kv_heads);
+        self.push(Op::RmsNorm { x: heads, weight: w.k_norm, eps: c.eps, out: heads });
+        self.push(Op::Rope { x: heads, heads: c.kv_heads, table, out: heads });
+    }
+
+    /// Writes a span's cells and gives the cache's keys and values.
+    fn put_cells(&mut self, s: &Span<'_>, layer: usize, k: Tensor, v: Tensor) -> (Tensor, Tensor) {
+        let (keys, values) = s.segment.kv.layer(self.layout(), layer);
+        for (x, cells) in [(k, keys), (v, values)] {
+            self.push(Op::Copy { x: x.slice_rows(s.first, s.count), out: cells.slice_rows(s.past, s.count) });
         }
-        let normed = self.arena.take(n, c.hidden);
-        self.push(Op::RmsNorm { x, weight: w.head_norm, eps: c.eps, out: normed });
-        self.lowered.mtp_logits = self.head(normed, rows.into(), w.head);
+        (keys, values)
     }
 }
 

@@ -9,7 +9,7 @@ pub use config::Config;
 
 use super::{Dims, Family, KvLayer, ModelError, RecurrentLayer, StateLayout};
 use crate::gguf::Gguf;
-use crate::pass::{Arena, Lowered, Pass};
+use crate::pass::{Arena, DraftColumn, Lowered, LoweredDraft, Pass};
 use crate::switches::Switches;
 use tandem_program::{BufferId, Program};
 use weights::Weights;
@@ -62,6 +62,20 @@ impl Family for Qwen35 {
     }
 
     fn lower(&self, pass: &Pass, switches: &Switches, arena: &mut Arena, program: &mut Program) -> Lowered {
-        lower::Lowering::new(self, pass, switches, arena, program).run()
+        lower::Lowering::new(self, switches, arena, program).run(pass)
+    }
+
+    fn lower_draft(
+        &self,
+        columns: &[DraftColumn],
+        switches: &Switches,
+        arena: &mut Arena,
+        program: &mut Program,
+    ) -> Option<LoweredDraft> {
+        lower::Lowering::new(self, switches, arena, program).draft(columns)
+    }
+
+    fn draft_ids(&self) -> Option<&[u32]> {
+        self.weights.mtp.as_ref()?.draft.as_ref().map(|d| d.ids.as_slice())
     }
 }

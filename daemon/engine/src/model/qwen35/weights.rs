@@ -2,7 +2,7 @@
 
 use super::Config;
 use crate::gguf::{Gguf, GgufError};
-use crate::model::ModelError;
+use crate::model::{DraftMatrix, ModelError};
 use tandem_program::{BufferId, DType, Tensor};
 
 pub(super) struct Attention {
@@ -48,6 +48,14 @@ pub(super) struct Mtp {
     pub(super) project: Tensor,
     pub(super) head_norm: Tensor,
     pub(super) head: Tensor,
+    /// The draft matrix, where the file has one.
+    pub(super) draft: Option<Draft>,
+}
+
+/// Some rows of the head, and the tokens they stand for.
+pub(super) struct Draft {
+    pub(super) matrix: Tensor,
+    pub(super) ids: Vec<u32>,
 }
 
 pub(super) struct Weights {
@@ -165,6 +173,10 @@ impl Reader<'_> {
             } else {
                 output
             },
+            draft: DraftMatrix::read(self.gguf, c.hidden, output.rows)?.map(|d| Draft {
+                matrix: Tensor::dense(self.buffer, d.offset, d.dtype, d.ids.len() as u32, c.hidden),
+                ids: d.ids,
+            }),
         })
     }
 }

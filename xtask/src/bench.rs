@@ -1,0 +1,23 @@
+//! `cargo xtask bench`: what the mechanisms are worth, on this machine.
+
+mod speculation;
+
+use crate::cargo::TaskError;
+
+/// Measures.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    Speculation(speculation::Args),
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), TaskError> {
+    match &args.what {
+        What::Speculation(args) => speculation::run(args),
+    }
+}
