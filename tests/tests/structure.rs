@@ -115,6 +115,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "tandemd",
         ],
     ),
+    ("tandem-fuzz", &["tandem-engine", "tandem-ipc"]),
     ("xtask", &["tandem-sdk"]),
     ("tandem-tests", &["tandem-sdk"]),
 ];

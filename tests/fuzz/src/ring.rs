@@ -1,8 +1,6 @@
 //! A peer that rewrites its region between any two loads: the reader gets frames no longer
 //! than the ring, or a typed error, and then nothing more.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -47,7 +45,8 @@ impl WordsMut for Own {
     fn store(&self, _: usize, _: u64, _: Ordering) {}
 }
 
-fuzz_target!(|data: &[u8]| {
+/// One input.
+pub fn run(data: &[u8]) {
     let script = Arc::new(Script { data, at: Cell::new(0) });
     let mut consumer = Consumer::new(Direction::Request, CAPACITY, Arc::new(Own), Arc::clone(&script));
     let mut out = Vec::new();
@@ -64,4 +63,4 @@ fuzz_target!(|data: &[u8]| {
             }
         }
     }
-});
+}
