@@ -46,8 +46,8 @@ fn recorded(path: &Path) -> Result<Vec<Measurement>, Failure> {
     read(&text).map_err(|e| Failure::content(path, e.to_string()))
 }
 
-/// Runs passes of the model. Of equal passes the median is taken: other work on the machine
-/// makes some of them slow.
+/// Runs passes of the model. Of equal passes the fastest is taken: other work on the machine
+/// only makes them slower.
 fn measure(model: &Path, args: &Args) -> Result<Vec<Measurement>, Failure> {
     let content = |reason: String| Failure::content(model, reason);
     let config = CpuConfig { threads: args.threads, ..CpuConfig::default() };
@@ -64,7 +64,7 @@ fn measure(model: &Path, args: &Args) -> Result<Vec<Measurement>, Failure> {
         new: tokens.into(),
         passes: 1.0,
         saves: saves.into(),
-        prefill_ms: Figure::of(ms).median,
+        prefill_ms: Figure::of(ms).min,
     };
     Ok(times.into_iter().map(measurement).collect())
 }
