@@ -343,6 +343,45 @@ fn compiled_code_is_kept_only_where_nobody_else_can_write() {
     assert_eq!(files(), 0);
 }
 
+/// A log in memory.
+#[derive(Clone, Default)]
+struct Written(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("nothing panics here").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_plugin_may_log_a_few_short_lines_a_call() {
+    // A hundred lines of 1,000 letters and a newline, which must not begin a line of the log.
+    let chatty = Module {
+        imports: "(import \"$root\" \"log\" (func $log (param i32 i32 i32)))",
+        fields: "(data (i32.const 512) \"\\nAAAA\")",
+        place: "(local $i i32)
+                (memory.fill (i32.const 513) (i32.const 65) (i32.const 400))
+                (loop (call $log (i32.const 1) (i32.const 512) (i32.const 400))
+                      (local.set $i (i32.add (local.get $i) (i32.const 1)))
+                      (br_if 0 (i32.lt_u (local.get $i) (i32.const 100))))
+                i32.const 16",
+        ..QUIET
+    };
+    let written = Written::default();
+    let log = written.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || log.clone()).with_ansi(false).finish();
+    let status = tracing::subscriber::with_default(subscriber, || first_answer("log", &chatty.component()).1);
+    assert_eq!((status.traps, status.stood_in), (0, 0));
+    let text = String::from_utf8(written.0.lock().expect("nothing panics here").clone()).expect("text");
+    assert_eq!(text.lines().count(), 4, "{text}");
+    assert!(text.lines().all(|line| line.contains("WARN") && line.len() < 400), "{text}");
+}
+
 /// Requests that a policy is asked in turn, with what came of each.
 fn same_decisions(reader: &Reader, traces: &[PathBuf]) {
     let host = PolicyHost::new().expect("a host");

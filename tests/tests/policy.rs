@@ -3,9 +3,10 @@
 // The lint knows tests, not what they share.
 #![allow(clippy::unwrap_used)]
 
+use rustix::process::Signal;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use tandem_tests::{daemon, demo_model, demo_trace, root, tandem, tandemd};
+use tandem_tests::{daemon, demo_model, demo_trace, eventually, root, signal, start, tandem, tandemd};
 
 fn component(name: &str) -> PathBuf {
     root().join("policies/built").join(format!("{name}.wasm"))
@@ -141,6 +142,47 @@ fn a_daemon_runs_a_policy_from_a_file_and_tells_what_its_calls_did() {
         assert_eq!(policy[key], 0, "{key}: {policy}");
     }
     assert_eq!((&policy["quarantined"], &policy["loads"]), (&Value::Bool(false), &Value::from(1)));
+    drop(client);
+    daemon.stop().unwrap();
+}
+
+#[test]
+fn reloads_of_the_policy_file_drop_no_request_and_a_broken_file_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policy.wasm");
+    let put = |bytes: &[u8]| {
+        // As an installer does: no reader sees half of it.
+        let partial = folder.path().join("partial");
+        std::fs::write(&partial, bytes).unwrap();
+        std::fs::rename(&partial, &file).unwrap();
+    };
+    let built = |name: &str| std::fs::read(component(name)).unwrap();
+    put(&built("divergence"));
+    let model = demo_model();
+    let (daemon, client) =
+        daemon(["--model".as_ref(), model.as_os_str(), "--placement".as_ref(), file.as_os_str()]);
+    let loads = || client.status().unwrap()["policies"][0]["loads"].as_u64().unwrap();
+    let (socket, trace) = (daemon.socket().to_str().unwrap(), demo_trace());
+    let arguments =
+        ["replay", trace.to_str().unwrap(), "--json", "--limit", "30", "--socket", socket].map(str::to_owned);
+    let replay = start(arguments, |_| {});
+    for (i, name) in ["chat", "anchor", "divergence"].into_iter().enumerate() {
+        put(&built(name));
+        signal(daemon.pid(), Signal::HUP);
+        eventually("the policy is loaded again", || loads() == i as u64 + 2);
+    }
+    let output = replay.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let steps = report["steps"].as_array().unwrap();
+    assert!(steps.len() == 30 && steps.iter().all(|step| step["expected"] == true), "{report}");
+    put(b"\0asm\x0d\0\x01\0 half a file");
+    signal(daemon.pid(), Signal::HUP);
+    let one = tandem(["generate", "--socket", socket, "--prompt", "x", "--max-tokens", "2"]);
+    assert_eq!(one.code, Some(0), "{}", one.err);
+    assert_eq!(loads(), 4);
+    let status = tandem(["status", "--socket", socket]);
+    assert!(status.out.contains("policy.wasm: ") && !status.out.contains("QUARANTINED"), "{}", status.out);
     drop(client);
     daemon.stop().unwrap();
 }

@@ -81,6 +81,25 @@ impl Sequence<'_> {
         Ok(end)
     }
 
+    /// A prefill pass from the start that saves after `positions` tokens, as a prompt's last.
+    fn save(&mut self, tokens: u32, positions: &[u32], zero: Arc<State>) -> Result<(), DeviceError> {
+        let mut states = Vec::with_capacity(positions.len() + 1);
+        for after in positions.iter().copied().chain([tokens]) {
+            states.push((after - 1, self.executor.take_state()?));
+        }
+        let segment = Segment {
+            kind: Kind::Prefill,
+            tokens: self.tokens(0, tokens),
+            position: 0,
+            kv: self.kv,
+            state: zero,
+            states,
+            logits: vec![tokens - 1],
+            mtp_logits: Vec::new(),
+        };
+        self.executor.run(&Pass { segments: vec![segment] }).map(drop)
+    }
+
     fn prefill(&mut self) -> Result<f64, DeviceError> {
         let zero = self.executor.states().zero();
         let start = Instant::now();
@@ -105,6 +124,47 @@ impl Sequence<'_> {
         }
         Ok(f64::from(VERIFY_PASSES) / start.elapsed().as_secs_f64())
     }
+}
+
+/// Prompt lengths of [`prefill_passes`]: ends on and off the grid of chunks.
+const PASS_TOKENS: [u32; 8] = [20, 64, 100, 150, 256, 300, 400, 512];
+/// States saved inside a pass, beside its end.
+const PASS_SAVES: [u32; 4] = [0, 2, 4, 6];
+
+/// One prefill pass as it was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct PassTime {
+    /// Tokens of the pass.
+    pub tokens: u32,
+    /// States saved inside it.
+    pub saves: u32,
+    /// Milliseconds.
+    pub ms: f64,
+}
+
+/// Measures prefill passes of several lengths with several saves, each `runs` times (at least
+/// once) after one warm-up, in turn.
+pub fn prefill_passes(executor: &mut Executor, runs: usize) -> Result<Vec<PassTime>, DeviceError> {
+    let kv = executor.new_kv(PREFILL)?;
+    let mut sequence = Sequence { executor, kv };
+    let mut times = Vec::new();
+    for run in 0..=runs.max(1) {
+        for tokens in PASS_TOKENS {
+            for saves in PASS_SAVES {
+                // Spread over the pass, off the grid.
+                let positions: Vec<u32> = (1..=saves).map(|i| i * tokens / (saves + 1)).collect();
+                let zero = sequence.executor.states().zero();
+                let start = Instant::now();
+                sequence.save(tokens, &positions, zero)?;
+                let ms = start.elapsed().as_secs_f64() * 1e3;
+                if run > 0 {
+                    times.push(PassTime { tokens, saves, ms });
+                }
+            }
+        }
+    }
+    executor.destroy_kv(kv)?;
+    Ok(times)
 }
 
 /// Measures `runs` times (at least once) after one warm-up, the figures in turn, so that a

@@ -97,10 +97,10 @@ impl PolicyHost {
     /// A policy for a slot: the name of a built-in one or the path of a component
     /// file. A file is read once, then only on [`Self::reload`].
     pub fn placement(&self, name: &str) -> Result<Box<dyn Placement + Send>, PolicyError> {
-        let mut sources = self.sources();
-        if let Some(source) = sources.get(name) {
+        if let Some(source) = self.sources().get(name) {
             return Ok(Box::new(WasmPlacement::new(source.clone())));
         }
+        // Compiled without the lock, which the engine's thread takes for its status.
         let origin = Origin::of(name)?;
         let built_in = tandem_policies::placement(name);
         let plugin = match (self.load(&origin), built_in) {
@@ -118,7 +118,7 @@ impl PolicyHost {
             plugin: Mutex::new(Arc::new(plugin)),
             generation: AtomicU64::new(0),
         });
-        sources.insert(name.to_owned(), source.clone());
+        let source = self.sources().entry(name.to_owned()).or_insert(source).clone();
         Ok(Box::new(WasmPlacement::new(source)))
     }
 

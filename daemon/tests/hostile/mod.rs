@@ -9,6 +9,8 @@ const PLACE: &str = "(param $prompt i32) (param $shared i32) (param $restored i3
 
 /// What a component's functions do; the bodies are WAT.
 pub(crate) struct Plugin<'a> {
+    /// Imports, which come before everything else.
+    pub(crate) imports: &'a str,
     /// Pages of memory at the start.
     pub(crate) pages: u32,
     /// More fields of the module.
@@ -23,15 +25,16 @@ pub(crate) struct Plugin<'a> {
 
 /// Saves nowhere, evicts the first, learns nothing.
 pub(crate) const QUIET: Plugin<'_> =
-    Plugin { pages: 2, fields: "", place: "i32.const 16", evict: "i32.const 0", observe: "" };
+    Plugin { imports: "", pages: 2, fields: "", place: "i32.const 16", evict: "i32.const 0", observe: "" };
 
 impl Plugin<'_> {
     /// The core module.
     pub(crate) fn module(&self) -> Vec<u8> {
-        let Plugin { pages, fields, place, evict, observe } = self;
+        let Plugin { imports, pages, fields, place, evict, observe } = self;
         // Memory is given out upwards and used again from the start: no call needs much.
         let text = format!(
             "(module
+               {imports}
                (memory (export \"memory\") {pages})
                (global $next (mut i32) (i32.const 1024))
                {fields}

@@ -88,6 +88,26 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or(0)
 }
 
+fn policy_words(policy: &Value) -> String {
+    let mut words = format!("{}: {} calls", text(&policy["name"]), number(&policy["calls"]));
+    for (key, what) in [
+        ("traps", "trapped"),
+        ("timeouts", "ran out of fuel or time"),
+        ("nonsense", "answered nonsense"),
+        ("failed_starts", "instances did not start"),
+        ("stood_in", "answered by the built-in policy"),
+        ("clamped", "positions dropped"),
+    ] {
+        if number(&policy[key]) > 0 {
+            words.push_str(&format!(", {} {what}", number(&policy[key])));
+        }
+    }
+    if policy["quarantined"] == true {
+        words.push_str("; QUARANTINED until the next reload");
+    }
+    words
+}
+
 /// The status in a person's words.
 pub(crate) fn words(status: &Value) -> String {
     let mut words = String::new();
@@ -120,6 +140,9 @@ pub(crate) fn words(status: &Value) -> String {
     let device = &status["device"];
     line("device", format!("{} ({})", text(&device["name"]), text(&device["detail"])));
     line("policy", text(&status["placement"]));
+    for policy in status["policies"].as_array().into_iter().flatten() {
+        line("", policy_words(policy));
+    }
     let memory = status["memory"].as_object();
     let parts: Vec<String> = memory
         .into_iter()
