@@ -88,14 +88,9 @@ impl Sequence<'_> {
             states.push((after - 1, self.executor.take_state()?));
         }
         let segment = Segment {
-            kind: Kind::Prefill,
-            tokens: self.tokens(0, tokens),
-            position: 0,
-            kv: self.kv,
-            state: zero,
             states,
             logits: vec![tokens - 1],
-            mtp_logits: Vec::new(),
+            ..Segment::new(Kind::Prefill, self.tokens(0, tokens), 0, self.kv, zero)
         };
         self.executor.run(&Pass { segments: vec![segment] }).map(drop)
     }
