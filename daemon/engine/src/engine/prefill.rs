@@ -104,13 +104,14 @@ impl Engine {
     }
 
     /// The columns behind a prompt: what the answer is likely to begin with. No MTP drafts: the
-    /// hidden row they start from is what the pass computes.
+    /// hidden row they start from is what the pass computes. No checkpoint is dropped for them.
     fn opening(&mut self, id: SlotId) -> Chain {
+        let room = self.bytes_left() >= self.checkpoint_bytes();
         let terms = super::terms(&self.options, &self.costs, &self.tokenizer, &self.executor);
         let Some(entry) = self.slots.get_mut(&id) else { return Chain::default() };
         let Some(job) = entry.jobs.front_mut() else { return Chain::default() };
         let merged = terms.switches.rollback_prefill == RollbackPrefill::Planes;
-        let columns = if merged && terms.switches.speculate { COLUMNS } else { 0 };
+        let columns = if merged && terms.switches.speculate && room { COLUMNS } else { 0 };
         let generation = &mut job.generation;
         let mut drafter = Drafter::new(&job.prompt.tokens, generation, Vec::new(), columns, false, terms);
         // Without the MTP block no step is asked for.
