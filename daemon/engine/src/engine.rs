@@ -22,7 +22,7 @@ use crate::model::{Dims, ModelError};
 use crate::planner::{PlannedPass, Planner};
 use crate::prompt_cache::PromptCache;
 use crate::request::{EngineError, Event, Finish, Input, JobId, Request};
-use crate::residency::{self, PassStates, Seat};
+use crate::residency::{self, Seat};
 use crate::slot::{Slot, SlotLimits};
 use crate::speculation::{Costs, Rates};
 use crate::state::{KvCache, State};
