@@ -106,7 +106,8 @@ fn every_number_of_drafts_can_be_rejected_at_every_place() {
             for drafts in 0..=7usize {
                 for right in 0..=drafts {
                     let what = format!("{}: {right} of {drafts} drafts right", file.display());
-                    let kv = g.executor.copy_kv(&walked, None, length).expect("a copy");
+                    let kv = g.executor.new_kv(128).expect("a cache");
+                    g.executor.copy_kv(&walked, Some(kv), length).expect("a copy");
                     // Drafting leaves provisional MTP cells, which the verify pass must replace.
                     let draft = DraftColumn {
                         token: w.tokens[0],

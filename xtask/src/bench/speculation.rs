@@ -51,6 +51,9 @@ pub(crate) struct Args {
     /// target folder.
     #[arg(long, value_name = "SIZE", default_value = "tiny")]
     worst: String,
+    /// Measure the `tandemd` and `tandem` in this folder instead of building them.
+    #[arg(long, value_name = "FOLDER")]
+    programs: Option<PathBuf>,
     /// Print one JSON object instead of tables.
     #[arg(long)]
     json: bool,
@@ -115,13 +118,12 @@ struct Subject {
 }
 
 impl Subject {
-    fn start(model: &Path, settings: &[&str], threads: Option<usize>) -> Result<Self, DemoError> {
-        let program = target().join("release/tandemd");
-        let mut builder = PrivateDaemon::builder(program).arg("--model").arg(model);
+    fn start(args: &Args, model: &Path, settings: &[&str]) -> Result<Self, DemoError> {
+        let mut builder = PrivateDaemon::builder(args.program("tandemd")).arg("--model").arg(model);
         for setting in settings {
             builder = builder.args(["--set", setting]);
         }
-        if let Some(threads) = threads {
+        if let Some(threads) = args.threads {
             builder = builder.args(["--threads", &threads.to_string()]);
         }
         let (daemon, _client) = builder.app("bench").start()?;
@@ -145,11 +147,19 @@ impl Subject {
     }
 }
 
+impl Args {
+    fn program(&self, name: &str) -> PathBuf {
+        self.programs.clone().unwrap_or_else(|| target().join("release")).join(name)
+    }
+}
+
 pub(crate) fn run(args: &Args) -> Result<(), TaskError> {
-    run_command(cargo().args(["build", "--release", "-p", "tandemd", "-p", "tandem-cli", "--bins"]))?;
-    let weights = worst_model(&args.worst)?;
+    if args.programs.is_none() {
+        run_command(cargo().args(["build", "--release", "-p", "tandemd", "-p", "tandem-cli", "--bins"]))?;
+    }
+    let weights = worst_model(args)?;
     let ablation = ablation(args)?;
-    let worst = worst(&weights, args.threads)?;
+    let worst = worst(args, &weights)?;
     if args.json {
         println!("{}", json!({ "ablation": ablation.json(), "worst": worst.json() }));
     } else {
@@ -208,7 +218,7 @@ fn ablation(args: &Args) -> Result<Ablation, DemoError> {
     let screens = screen::read(&trace).map_err(fail)?;
     let mut subjects = Vec::with_capacity(SETTINGS.len());
     for (_, settings) in SETTINGS {
-        subjects.push(Subject::start(&model, settings, args.threads)?);
+        subjects.push(Subject::start(args, &model, settings)?);
     }
     for (line, screen) in screens.iter().take(args.limit.unwrap_or(usize::MAX)) {
         for (subject, (name, settings)) in subjects.iter_mut().zip(SETTINGS) {
@@ -230,12 +240,13 @@ fn ablation(args: &Args) -> Result<Ablation, DemoError> {
     Ok(Ablation(sums))
 }
 
-fn worst_model(size: &str) -> Result<PathBuf, TaskError> {
+fn worst_model(args: &Args) -> Result<PathBuf, TaskError> {
+    let size = args.worst.as_str();
     let folder = target().join("bench");
     std::fs::create_dir_all(&folder).map_err(|source| TaskError::Run { program: "mkdir".into(), source })?;
     let file = folder.join(format!("random-{size}-q4_0.gguf"));
     if !file.is_file() {
-        let mut synth = std::process::Command::new(target().join("release/tandem"));
+        let mut synth = std::process::Command::new(args.program("tandem"));
         synth.args(["model", "synth", "--size", size, "--quant", "q4_0"]).arg(&file);
         synth.stdout(std::process::Stdio::null());
         run_command(&mut synth)?;
@@ -277,9 +288,9 @@ impl Worst {
     }
 }
 
-fn worst(model: &Path, threads: Option<usize>) -> Result<Worst, DemoError> {
-    let mut speculating = Subject::start(model, &[], threads)?;
-    let mut plain = Subject::start(model, &["speculate=off"], threads)?;
+fn worst(args: &Args, model: &Path) -> Result<Worst, DemoError> {
+    let mut speculating = Subject::start(args, model, &[])?;
+    let mut plain = Subject::start(args, model, &["speculate=off"])?;
     for i in 0..WORST_REQUESTS {
         // Few enough ids for any vocabulary; nothing in the prompt repeats, nothing is likely.
         let prompt: Vec<u32> = (0..WORST_PROMPT).map(|j| (i * 17 + j * 29) % 257).collect();
