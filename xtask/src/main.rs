@@ -3,6 +3,7 @@
 mod cargo;
 mod demo;
 mod need;
+mod portability;
 mod screen;
 mod test;
 

@@ -2,11 +2,12 @@
 
 use crate::cargo::{self, TaskError};
 use crate::need;
+use crate::portability;
 use std::process::Command;
 use std::time::Instant;
 
 /// Runs every check: formatting, lints, all tests (doc tests and whole-system tests on the
-/// demo model included), the documentation.
+/// demo model included), the documentation, aarch64 under emulation, Android.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Run the slow exhaustive forms of tests too (TANDEM_LONG=1, ignored tests included).
@@ -108,13 +109,22 @@ pub(crate) fn run(args: &Args, ci: bool) -> Result<(), TaskError> {
         need.ensure()?;
     }
     let start = Instant::now();
-    let wanted = |step: &&Step| args.only.as_ref().is_none_or(|only| step.name.contains(only.as_str()));
+    let wanted = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
     let mut done = Vec::new();
-    for step in STEPS.iter().filter(wanted) {
+    for step in STEPS.iter().filter(|step| wanted(step.name)) {
         let mut command = step.command(args, ci);
         println!("\n== {}: {}", step.name, cargo::typed(&command));
         let began = Instant::now();
         let result = cargo::run(&mut command);
+        if let Err(error) = &result {
+            println!("xtask: {error}");
+        }
+        done.push((step.name, result.is_ok(), began.elapsed().as_secs()));
+    }
+    for step in portability::STEPS.iter().filter(|step| wanted(step.name)) {
+        println!("\n== {}", step.name);
+        let began = Instant::now();
+        let result = (step.run)(&portability::Mode { long: args.long, ci });
         if let Err(error) = &result {
             println!("xtask: {error}");
         }
@@ -126,7 +136,8 @@ pub(crate) fn run(args: &Args, ci: bool) -> Result<(), TaskError> {
     }
     println!("{} steps in {} s", done.len(), start.elapsed().as_secs());
     if let Some(only) = args.only.as_ref().filter(|_| done.is_empty()) {
-        let names: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
+        let own = STEPS.iter().map(|step| step.name);
+        let names: Vec<&str> = own.chain(portability::STEPS.iter().map(|step| step.name)).collect();
         println!("no step's name contains {only:?}; there are: {}", names.join(", "));
     }
     let failed: Vec<String> =
