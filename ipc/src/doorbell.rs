@@ -14,12 +14,13 @@
 //!   edge-triggered, so the client can wait for the bell and never touch it.
 //!   The client adds its life line to the same epoll and waits for one thing.
 
-use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
-use rustix::io::{Errno, ReadWriteFlags, preadv2, write};
+use rustix::io::{Errno, write};
+
+use crate::nowait::read_word;
 
 /// Who woke the waiter: the bell.
 const BELL: u64 = 0;
@@ -57,9 +58,7 @@ pub(crate) fn request_bell() -> rustix::io::Result<OwnedFd> {
 
 /// Resets a request doorbell that became readable.
 pub(crate) fn clear(bell: impl AsFd) -> rustix::io::Result<()> {
-    let mut count = [0u8; 8];
-    let mut into = [IoSliceMut::new(&mut count)];
-    match preadv2(bell, &mut into, u64::MAX, ReadWriteFlags::NOWAIT) {
+    match read_word(bell) {
         Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
         Err(other) => Err(other),
     }

@@ -11,7 +11,7 @@
 //! | [`layout`] | the memory both sides share, drawn once |
 //! | [`words`], `region` | access to it: words, atomically, bounds checked |
 //! | [`ring`] | frames in one direction, and when to ring |
-//! | `memfd`, `doorbell`, [`peer`] | what the kernel lends |
+//! | `memfd`, `doorbell`, `nowait`, [`peer`] | what the kernel lends |
 //! | [`handshake`] | packets on the socket |
 //! | [`message`], [`request`] | what the frames say |
 //! | [`channel`] | messages over rings and doorbells |
@@ -38,6 +38,7 @@ pub mod layout;
 mod listener;
 mod memfd;
 pub mod message;
+mod nowait;
 pub mod peer;
 mod region;
 pub mod request;

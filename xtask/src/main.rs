@@ -6,6 +6,7 @@ mod demo;
 mod hardening;
 mod need;
 mod policies;
+mod portability;
 mod screen;
 mod test;
 

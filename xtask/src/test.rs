@@ -3,12 +3,13 @@
 use crate::cargo::{self, TaskError};
 use crate::hardening;
 use crate::need;
+use crate::portability;
 use std::process::Command;
 use std::time::Instant;
 
 /// Runs every check: formatting, lints, all tests (doc tests and whole-system tests on the
-/// demo model included), the documentation, the unsafe crates under AddressSanitizer, the fuzz
-/// targets for a bounded time.
+/// demo model included), the documentation, the unsafe crates under AddressSanitizer, aarch64
+/// under emulation, Android; in a long run the fuzz targets under libFuzzer.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Run the slow exhaustive forms of tests too (TANDEM_LONG=1, ignored tests included).
@@ -39,8 +40,12 @@ pub(crate) struct Run {
 }
 
 /// Steps that are more than one call of cargo, after the others.
-const TASKS: [(&str, fn(Run) -> Result<(), TaskError>); 2] =
-    [("sanitizer", hardening::sanitize), ("fuzz", hardening::fuzz)];
+const TASKS: [(&str, fn(Run) -> Result<(), TaskError>); 4] = [
+    ("sanitizer", hardening::sanitize),
+    ("fuzz", hardening::fuzz),
+    ("aarch64", portability::emulated),
+    ("android", portability::checked),
+];
 
 const STEPS: [Step; 6] = [
     Step {

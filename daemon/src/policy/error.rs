@@ -1,7 +1,9 @@
 //! Why a policy was not loaded.
 
-use super::plugin::MAX_COMPONENT_BYTES;
 use std::path::PathBuf;
+
+/// Largest component file, in bytes.
+pub const MAX_COMPONENT_BYTES: u64 = 256 << 10;
 
 /// Why a policy was not loaded.
 #[derive(Debug, thiserror::Error)]
@@ -13,6 +15,12 @@ pub enum PolicyError {
         name: String,
         /// What there is.
         known: Vec<&'static str>,
+    },
+    /// This daemon runs no Wasm.
+    #[error("this daemon was built without Wasm (feature `wasm`), so it cannot load {path}; name a built-in policy")]
+    NoWasm {
+        /// The file.
+        path: PathBuf,
     },
     /// The file cannot be read.
     #[error("cannot read the policy {path}: {source}")]

@@ -1,7 +1,7 @@
 //! A component file: read, checked against the world, compiled.
 
 use super::cache::Cache;
-use super::error::PolicyError;
+use super::error::{MAX_COMPONENT_BYTES, PolicyError};
 use super::health::{Health, PolicyStatus};
 use super::runtime::{CALL_TICKS, Runtime, START_FUEL};
 use super::world::{Placement, PlacementPre};
@@ -12,8 +12,6 @@ use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, Linker};
 use wasmtime::{ResourceLimiter, Store, StoreLimits};
 
-/// Largest component file, in bytes.
-pub const MAX_COMPONENT_BYTES: u64 = 256 << 10;
 
 /// The functions of the world, as `policies/wit/1.0.0` has them.
 const EXPORTS: [(&str, &str); 3] = [
