@@ -25,7 +25,12 @@ fn the_peak_is_at_most_1_3_times_the_file_and_what_status_accounts_for() {
     }
     let memory = client.status().unwrap()["memory"].clone();
     let of = |key: &str| memory[key].as_u64().unwrap();
-    let state = of("vocabulary") + of("kv_used") + of("states") + of("states_free") + of("scratch") + of("prompt_cache");
+    let state = of("vocabulary")
+        + of("kv_used")
+        + of("states")
+        + of("states_free")
+        + of("scratch")
+        + of("prompt_cache");
     let peak = service.kib("VmHWM") << 10;
     println!("file {file}, accounted {state}, peak {peak}: {:.2} times the file", peak as f64 / file as f64);
     assert!(peak * 10 <= file * 13 + state * 10, "peak {peak}, file {file}, accounted {memory}");

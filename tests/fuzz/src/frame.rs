@@ -15,7 +15,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
     ];
     let server = [
         ServerMessage::Accepted { id: 1, queue_position: 3 },
-        ServerMessage::Token { id: 1, token: 9, text: "{".into(), top_logprobs: Some(vec![(9, "{".into(), -0.5)]) },
+        ServerMessage::Token {
+            id: 1,
+            token: 9,
+            text: "{".into(),
+            top_logprobs: Some(vec![(9, "{".into(), -0.5)]),
+        },
         ServerMessage::Status { id: 4, json: "{}".into() },
     ];
     client.iter().map(bytes).chain(server.iter().map(bytes)).collect()

@@ -1,8 +1,8 @@
 //! A peer that rewrites its region between any two loads: the reader gets frames no longer
 //! than the ring, or a typed error, and then nothing more.
 
-use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering;
 use tandem_ipc::layout::{DATA_AT, Direction, WRITE_AT};
 use tandem_ipc::ring::Consumer;
@@ -13,14 +13,13 @@ const CAPACITY: usize = 4096;
 /// Words that the input dictates, one load after the other.
 struct Script<'a> {
     data: &'a [u8],
-    at: Cell<usize>,
+    at: AtomicUsize,
 }
 
 impl Words for Script<'_> {
     fn load(&self, at: usize, _: Ordering) -> u64 {
-        let here = self.at.get();
+        let here = self.at.fetch_add(1, Ordering::Relaxed);
         let Some(byte) = self.data.get(here).copied() else { return 0 };
-        self.at.set(here + 1);
         match (at, byte & 3) {
             // Plausible indices and lengths, so that the reader gets far.
             (WRITE_AT, 0..3) => u64::from(byte >> 2) * 8 + here as u64 * 8,
@@ -47,7 +46,7 @@ impl WordsMut for Own {
 
 /// One input.
 pub fn run(data: &[u8]) {
-    let script = Arc::new(Script { data, at: Cell::new(0) });
+    let script = Arc::new(Script { data, at: AtomicUsize::new(0) });
     let mut consumer = Consumer::new(Direction::Request, CAPACITY, Arc::new(Own), Arc::clone(&script));
     let mut out = Vec::new();
     // Every look costs the peer a byte of its script.
