@@ -17,7 +17,9 @@ pub enum PolicyError {
         known: Vec<&'static str>,
     },
     /// This daemon runs no Wasm.
-    #[error("this daemon was built without Wasm (feature `wasm`), so it cannot load {path}; name a built-in policy")]
+    #[error(
+        "this daemon was built without Wasm (feature `wasm`), so it cannot load {path}; name a built-in policy"
+    )]
     NoWasm {
         /// The file.
         path: PathBuf,

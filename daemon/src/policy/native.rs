@@ -39,7 +39,8 @@ impl PolicyHost {
     pub fn placement(&self, name: &str) -> Result<Box<dyn Placement + Send>, PolicyError> {
         Self::check_name(name)?;
         let built_in = tandem_policies::placement(name);
-        let built_in = built_in.ok_or_else(|| PolicyError::Unknown { name: name.into(), known: Vec::new() })?;
+        let built_in =
+            built_in.ok_or_else(|| PolicyError::Unknown { name: name.into(), known: Vec::new() })?;
         self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
         Ok((built_in.native)())
     }
@@ -52,6 +53,8 @@ impl PolicyHost {
     /// The policies in use; native code has no counters.
     pub fn status(&self) -> Vec<PolicyStatus> {
         let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        used.iter().map(|name| PolicyStatus { name: name.clone(), loads: 1, ..PolicyStatus::default() }).collect()
+        used.iter()
+            .map(|name| PolicyStatus { name: name.clone(), loads: 1, ..PolicyStatus::default() })
+            .collect()
     }
 }

@@ -12,7 +12,6 @@ use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, Linker};
 use wasmtime::{ResourceLimiter, Store, StoreLimits};
 
-
 /// The functions of the world, as `policies/wit/1.0.0` has them.
 const EXPORTS: [(&str, &str); 3] = [
     ("place", "place: func(request: place-request) -> list<u32>"),
