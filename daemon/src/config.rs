@@ -326,7 +326,6 @@ impl Config {
             state_budget: limits.state_mib << 20,
             prompt_cache: limits.prompt_cache_mib << 20,
             switches,
-            ..EngineOptions::default()
         };
         Ok(Config {
             model: flags.model.clone().or(file.model).ok_or(ConfigError::NoModel)?,

@@ -108,12 +108,11 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler for a loaded engine. `placement` of `policies` is the policy of new slots; after
+    /// A scheduler for a loaded engine. The policy of new slots is that of `facts`, out of `policies`; after
     /// `unload_after` without work everything but the file mapping is given back.
     pub fn new(
         engine: Engine,
         policies: Arc<PolicyHost>,
-        placement: String,
         commands: mpsc::Receiver<Command>,
         orders: Orders,
         facts: status::Facts,
@@ -123,7 +122,7 @@ impl Scheduler {
         Scheduler {
             engine,
             policies,
-            placement,
+            placement: facts.placement.clone(),
             commands,
             orders,
             clients: BTreeMap::new(),

@@ -96,16 +96,8 @@ pub fn serve(config: &Config, inherited: Option<OwnedFd>, log: &Log) -> Result<(
     let (front, orders) = Front::new(listener, admission, commands.clone()).map_err(system("epoll"))?;
     let facts =
         Facts { model: config.model.clone(), placement: config.placement.clone(), started: Instant::now() };
-    let scheduler = Scheduler::new(
-        engine,
-        policies.clone(),
-        config.placement.clone(),
-        inbox,
-        orders.clone(),
-        facts,
-        config.unload_after,
-        board,
-    );
+    let scheduler =
+        Scheduler::new(engine, policies.clone(), inbox, orders.clone(), facts, config.unload_after, board);
     let end = commands.clone();
     let handle = signals.handle();
     let waiter = watch_signals(signals, commands.clone(), config.clone(), log.clone(), policies)?;

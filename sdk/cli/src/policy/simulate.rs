@@ -4,6 +4,7 @@ use super::usage;
 use crate::failure::Failure;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tandem_engine::executor::Executor;
 use tandem_engine::gguf::Gguf;
 use tandem_engine::switches::Switches;
@@ -75,9 +76,9 @@ type Maker = Box<dyn Fn() -> Box<dyn Placement + Send>>;
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
     let settings = settings(args)?;
     let trace = Reader::open(&args.tokenizer).and_then(|r| r.read(&args.trace)).map_err(usage)?;
-    let host = PolicyHost::new().map_err(usage)?;
+    let host = Arc::new(PolicyHost::new().map_err(usage)?);
     let mut policies = Vec::new();
-    for (name, make) in makers(args, host)? {
+    for (name, make) in makers(args, &host)? {
         match args.sweep {
             None => policies.push(simulate(&name, &trace, &settings, &make)),
             Some(what) => policies.extend(sweep(what, &name, &trace, &settings, &make)),
@@ -86,6 +87,13 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
         if args.sweep == Some(Sweep::Threshold) {
             break;
         }
+    }
+    for plugin in host.status().iter().filter(|plugin| plugin.stood_in > 0) {
+        eprintln!(
+            "tandem: {}: {} calls trapped, {} ran out of fuel or time, {} answered nonsense; the built-in policy \
+             answered {} calls, so these numbers are not the plugin's alone (see tandem policy check)",
+            plugin.name, plugin.traps, plugin.timeouts, plugin.nonsense, plugin.stood_in
+        );
     }
     let report = Report { kv_bound: kv_bound(&trace), policies };
     if let Some(path) = &args.svg {
@@ -106,8 +114,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
 }
 
 /// The policies asked for. A component is loaded once, before anything runs.
-fn makers(args: &Args, host: PolicyHost) -> Result<Vec<(String, Maker)>, Failure> {
-    let host = std::sync::Arc::new(host);
+fn makers(args: &Args, host: &Arc<PolicyHost>) -> Result<Vec<(String, Maker)>, Failure> {
     let all: Vec<String> = tandem_policies::PLACEMENTS.iter().map(|p| p.name.to_owned()).collect();
     let names = if args.policy.is_empty() { &all } else { &args.policy };
     let mut makers: Vec<(String, Maker)> = Vec::new();
