@@ -39,8 +39,10 @@ pub(crate) struct Run {
     pub(crate) ci: bool,
 }
 
+type Task = fn(Run) -> Result<(), TaskError>;
+
 /// Steps that are more than one call of cargo, after the others.
-const TASKS: [(&str, fn(Run) -> Result<(), TaskError>); 4] = [
+const TASKS: [(&str, Task); 4] = [
     ("sanitizer", hardening::sanitize),
     ("fuzz", hardening::fuzz),
     ("aarch64", portability::emulated),

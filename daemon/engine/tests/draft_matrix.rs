@@ -228,7 +228,14 @@ fn forced_text_can_always_be_spelt() {
     // The first byte of Cyrillic letters is there in name only.
     let mut kinds = gguf.meta().i32s("tokenizer.ggml.token_type").unwrap();
     kinds[byte(0xd0) as usize] = 5;
-    rewrite(&mute.0, |_| true, |w| drop(w.i32s("tokenizer.ggml.token_type", &kinds)), &[]);
+    rewrite(
+        &mute.0,
+        |_| true,
+        |w| {
+            w.i32s("tokenizer.ggml.token_type", &kinds);
+        },
+        &[],
+    );
     let error = open(&mute.0, &[]).err().expect("refused").to_string();
     assert!(error.contains("0xd0"), "{error}");
 

@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
     let failed = report.cases.iter().filter(|c| c.failure.is_some()).count();
     if failed > 0 {
         let of = report.cases.len();
-        return Err(Failure::content(&args.file, &format!("{failed} of {of} contract tests failed")));
+        return Err(Failure::content(&args.file, format!("{failed} of {of} contract tests failed")));
     }
     Ok(())
 }

@@ -184,7 +184,7 @@ fn on(switch: &str, value: &str) -> Result<bool, Failure> {
 fn cost(path: &Path) -> Result<tandem_policy::Cost, Failure> {
     let text = std::fs::read_to_string(path).map_err(Failure::read(path))?;
     let file: CostFile =
-        serde_json::from_str(&text).map_err(|e| Failure::content(path, &format!("not a cost model: {e}")))?;
+        serde_json::from_str(&text).map_err(|e| Failure::content(path, format!("not a cost model: {e}")))?;
     if file.per_token_ns == 0 {
         return Err(Failure::content(path, "per_token_ns is 0: no device is that fast"));
     }
