@@ -70,7 +70,11 @@ const CROSS: [Need; 2] = [
     },
     Need {
         probe: &["qemu-aarch64", "--version"],
-        install: &["sh", "-c", "apt-get -q update && apt-get -q -y --no-install-recommends install qemu-user"],
+        install: &[
+            "sh",
+            "-c",
+            "apt-get -q update && apt-get -q -y --no-install-recommends install qemu-user",
+        ],
     },
 ];
 
@@ -197,7 +201,9 @@ mod tests {
     fn cargo_builds_for_the_target_with_the_cheap_profile() {
         let mode = Mode { long: false, ci: true };
         let own = cargo::typed(&Rust::Own.cargo(&["test", "--lib"], LINUX, &mode));
-        assert!(own.ends_with("test --lib --profile portability --target aarch64-unknown-linux-gnu --locked"));
+        assert!(
+            own.ends_with("test --lib --profile portability --target aarch64-unknown-linux-gnu --locked")
+        );
         let debian = Rust::Debian(PathBuf::from("folder")).cargo(&["check"], ANDROID, &mode);
         assert!(cargo::typed(&debian).ends_with("--locked -Z build-std"));
         assert!(debian.get_envs().any(|(name, _)| name == "RUSTC"));
