@@ -1,8 +1,10 @@
 //! Speed of the products and of whole passes of a 0.8B-shaped hybrid model.
 //!
 //! ```text
-//! cargo run --release -p tandem-cpu --example throughput -- [threads] [portable|avx2|avx512vnni|neondotprod]
+//! cargo run --release -p tandem-cpu --example throughput -- [threads] [portable|avx2|avx512vnni|neondotprod|best] [stored]
 //! ```
+//!
+//! With `stored`, weights are read as the model file has them, without repacking.
 //!
 //! Weights are random bytes with sane scales; only time is measured. With one thread that is
 //! its CPU time where the system tells (Linux), so that a busy machine does not matter much.
@@ -19,6 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let threads = args.next().map_or(Ok(0), |a| a.parse())?;
     let level = match args.next() {
         None => None,
+        Some(name) if name == "best" => None,
         Some(name) => Some(
             IsaLevel::ALL
                 .into_iter()
@@ -26,8 +29,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 .ok_or(format!("no instruction set is called {name}"))?,
         ),
     };
-    let mut cpu = Cpu::new(CpuConfig { threads, level, ..CpuConfig::default() })?;
-    println!("{}: {}", cpu.info().name, cpu.info().detail);
+    let repack = args.next().is_none_or(|word| word != "stored");
+    let mut cpu = Cpu::new(CpuConfig { threads, level, repack, ..CpuConfig::default() })?;
+    println!(
+        "{}: {}, weights {}",
+        cpu.info().name,
+        cpu.info().detail,
+        if repack { "repacked" } else { "as stored" }
+    );
     println!("one thread reads {:.1} GB/s from memory", memory_speed() / 1e9);
     products(&mut cpu)?;
     passes(&mut cpu)?;

@@ -19,13 +19,18 @@ pub struct CpuConfig {
     /// Instruction set; the best the host has where `None` (the default). Results do not
     /// depend on it.
     pub level: Option<IsaLevel>,
-    /// Bytes that buffers made by [`Device::create`] may take. No limit by default.
+    /// Bytes that buffers made by [`Device::create`] and repacked weights may take; weights that
+    /// no longer fit are used as they are. No limit by default.
     pub memory_limit: u64,
+    /// Whether quantized weights of imported regions are copied, at their first use, into the
+    /// order that the kernels read best (on by default). A copy is as large as the weight; its
+    /// region is told to release the original. Results do not depend on it.
+    pub repack: bool,
 }
 
 impl Default for CpuConfig {
     fn default() -> Self {
-        CpuConfig { threads: 0, level: None, memory_limit: u64::MAX }
+        CpuConfig { threads: 0, level: None, memory_limit: u64::MAX, repack: true }
     }
 }
 
@@ -71,6 +76,7 @@ pub struct Cpu {
     info: DeviceInfo,
     level: IsaLevel,
     context: Context,
+    repack: bool,
     ticket: u64,
     times: Vec<OpTime>,
 }
@@ -98,6 +104,7 @@ impl Cpu {
             },
             level,
             context: Context::new(kernels, pool, Store::new(config.memory_limit)),
+            repack: config.repack,
             ticket: 0,
             times: Vec::new(),
         })
@@ -159,6 +166,9 @@ impl Device for Cpu {
     fn submit(&mut self, program: &Program) -> Result<Ticket, DeviceError> {
         program.validate(&|id| self.context.store.info(id))?;
         for op in &program.ops {
+            if self.repack {
+                self.context.repack(op)?;
+            }
             let start = Instant::now();
             self.context.run(op)?;
             self.count(op.name(), start.elapsed().as_nanos() as u64);

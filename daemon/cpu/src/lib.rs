@@ -18,6 +18,7 @@ mod level;
 mod memory;
 mod ops;
 mod pool;
+mod repack;
 
 pub use device::{Cpu, CpuConfig, CpuError, MAX_THREADS, OpTime};
 pub use level::IsaLevel;

@@ -6,8 +6,10 @@
 //! [`View`] is what is left after that proof.
 
 use crate::kernels::{Cell, Matrix};
+use crate::pool::Pool;
+use crate::repack::{Groups, Repacked};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ptr::NonNull;
 use tandem_program::{BufferId, BufferInfo, DType, DeviceError, Region, Tensor};
 
@@ -15,14 +17,14 @@ use tandem_program::{BufferId, BufferInfo, DType, DeviceError, Region, Tensor};
 const ALIGN: usize = 64;
 
 /// Zeroed memory that costs nothing until it is touched.
-struct Own {
+pub(crate) struct Own {
     base: NonNull<u8>,
     layout: Layout,
     len: usize,
 }
 
 impl Own {
-    fn new(len: usize) -> Option<Own> {
+    pub(crate) fn new(len: usize) -> Option<Own> {
         // Not `ALIGN` in the layout: the system allocator zeroes over-aligned memory by
         // hand, which would touch every page.
         let layout = Layout::from_size_align(len.checked_add(ALIGN)?, 16).ok()?;
@@ -31,7 +33,12 @@ impl Own {
         Some(Own { base, layout, len })
     }
 
-    fn start(&self) -> *mut u8 {
+    /// Bytes asked for.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn start(&self) -> *mut u8 {
         let base = self.base.as_ptr();
         base.wrapping_add(base.align_offset(ALIGN))
     }
@@ -48,9 +55,11 @@ enum Memory {
     Own(Own),
     Imported {
         /// Keeps the bytes alive.
-        _region: Region,
+        region: Region,
         start: *const u8,
         len: usize,
+        /// By the first byte of the tensor; none where it was not to be had.
+        repacked: BTreeMap<u64, (Tensor, Option<Repacked>)>,
     },
 }
 
@@ -115,7 +124,8 @@ impl Store {
         let bytes = (*region).as_ref();
         let (start, len) = (bytes.as_ptr(), bytes.len());
         if start.align_offset(align_of::<f32>()) == 0 {
-            return Ok(self.insert(Memory::Imported { _region: region, start, len }));
+            let repacked = BTreeMap::new();
+            return Ok(self.insert(Memory::Imported { region, start, len, repacked }));
         }
         let id = self.create(len as u64)?;
         self.write(id, 0, bytes)?;
@@ -125,10 +135,13 @@ impl Store {
     pub(crate) fn destroy(&mut self, id: BufferId) -> Result<(), DeviceError> {
         match self.buffers.remove(&id) {
             None => Err(DeviceError::NoBuffer(id.0)),
-            Some(memory) => {
-                if let Memory::Own(own) = &memory {
-                    self.used -= own.len as u64;
-                }
+            Some(Memory::Own(own)) => {
+                self.used -= own.len as u64;
+                Ok(())
+            }
+            Some(Memory::Imported { repacked, .. }) => {
+                let copies = repacked.values().filter_map(|(_, copy)| copy.as_ref());
+                self.used -= copies.map(|copy| copy.len() as u64).sum::<u64>();
                 Ok(())
             }
         }
@@ -174,6 +187,49 @@ impl Store {
         // SAFETY: as in `write`.
         unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
+    }
+
+    /// Repacks a validated weight, unless that was tried, memory is short, or something may
+    /// write it. The region it lies in need not keep its bytes in memory after that.
+    pub(crate) fn repack(&mut self, weight: &Tensor, pool: &Pool) -> Result<(), DeviceError> {
+        let view = self.view(weight)?;
+        let Some(Memory::Imported { region, repacked, .. }) = self.buffers.get_mut(&weight.buffer) else {
+            return Ok(());
+        };
+        let dense = weight.stride == weight.width;
+        let Some(bytes) = Repacked::bytes(&view).filter(|_| dense) else {
+            return Ok(());
+        };
+        let end = weight.offset + bytes as u64;
+        // The last that begins before this one ends: the only one it can meet.
+        let before = repacked.range(..end).next_back();
+        if before.is_some_and(|(_, (other, _))| {
+            let len = other.dtype.bytes_of(u64::from(other.rows) * u64::from(other.width)).unwrap_or(0);
+            other.offset + len > weight.offset
+        }) {
+            return Ok(());
+        }
+        let room = self.used.checked_add(bytes as u64).is_some_and(|used| used <= self.limit);
+        // SAFETY: `view` is of a validated tensor in an imported buffer, which no op writes,
+        // and its rows are dense.
+        let copy = if room { unsafe { Repacked::new(&view, pool) } } else { None };
+        if copy.is_some() {
+            self.used += bytes as u64;
+            let start = weight.offset as usize;
+            region.release(start..start + bytes);
+        }
+        repacked.insert(weight.offset, (*weight, copy));
+        Ok(())
+    }
+
+    /// The groups of a weight that was repacked, this or one that begins with it.
+    pub(crate) fn groups(&self, weight: &Tensor) -> Option<Groups> {
+        let Some(Memory::Imported { repacked, .. }) = self.buffers.get(&weight.buffer) else {
+            return None;
+        };
+        let (whole, copy) = repacked.get(&weight.offset)?;
+        let same = (whole.dtype, whole.width, whole.stride) == (weight.dtype, weight.width, weight.stride);
+        copy.as_ref().filter(|_| same).map(|copy| copy.groups(weight.rows as usize))
     }
 
     /// The view of a tensor that [`Program::validate`](tandem_program::Program::validate)

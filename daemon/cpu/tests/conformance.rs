@@ -1,5 +1,5 @@
-//! The conformance suite at every instruction set of the host, with one thread and with
-//! several. A harness of its own, so that instruction sets this host lacks are listed as
+//! The conformance suite at every instruction set of the host, with one thread on weights as
+//! stored and with several on repacked ones. A harness of its own, so that instruction sets this host lacks are listed as
 //! ignored: not run, and never counted as passed.
 
 use libtest_mimic::{Arguments, Trial};
@@ -13,13 +13,15 @@ fn main() {
         if !available {
             eprintln!("note: {level} is not available on this host; its checks are NOT RUN");
         }
-        for threads in [1, 3] {
+        for (threads, repack) in [(1, false), (3, true)] {
+            let weights = if repack { "repacked" } else { "stored" };
             for check in CHECKS {
-                let name = format!("{level:?}::{threads}_threads::{}", check.name);
+                let name = format!("{level:?}::{threads}_threads::{weights}::{}", check.name);
                 let run = check.run;
                 let trial = Trial::test(name, move || {
                     run(&|| {
-                        let config = CpuConfig { threads, level: Some(level), ..CpuConfig::default() };
+                        let config =
+                            CpuConfig { threads, level: Some(level), repack, ..CpuConfig::default() };
                         Box::new(Cpu::new(config).expect("available levels can be made"))
                     });
                     Ok(())

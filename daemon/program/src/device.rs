@@ -2,10 +2,23 @@
 
 use crate::program::{Program, ProgramError};
 use crate::tensor::BufferId;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes that outlive the device's use of them and never change: a mapped model file.
-pub type Region = Arc<dyn AsRef<[u8]> + Send + Sync>;
+pub type Region = Arc<dyn Bytes>;
+
+/// What a [`Region`] is made of.
+pub trait Bytes: AsRef<[u8]> + Send + Sync {
+    /// Says that a device holds a copy of `range` (in bytes) and will hardly read it again: a
+    /// mapped file may let go of those pages. They stay readable, and what they hold stays the
+    /// same. Does nothing by default.
+    fn release(&self, range: Range<usize>) {
+        let _ = range;
+    }
+}
+
+impl Bytes for Vec<u8> {}
 
 /// How near a device's results lie to the reference device's.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -29,7 +29,7 @@ pub mod reference;
 pub mod scalar;
 pub mod tensor;
 
-pub use device::{Device, DeviceError, DeviceInfo, Exactness, Region, Ticket};
+pub use device::{Bytes, Device, DeviceError, DeviceInfo, Exactness, Region, Ticket};
 pub use op::{Act, DeltaForm, Op, Product, StateOut};
 pub use program::{BufferInfo, Program, ProgramError};
 pub use tensor::{BufferId, DType, Tensor};

@@ -1,6 +1,6 @@
 //! x86-64 with AVX2 and F16C.
 
-use super::simd::{Piece, Simd, WIDTH};
+use super::simd::{Piece, Simd, Vectors, WIDTH};
 use std::arch::x86_64::*;
 
 /// See the module.
@@ -251,7 +251,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn dot<const DWORDS: usize, const BITS: u32, const SCALED: bool, const C: usize>(
-        panel: *const u8,
+        w: impl Vectors<Self>,
         x: &[*const i8; C],
         scale: Self::I,
     ) -> [Self::I; C] {
@@ -263,7 +263,7 @@ impl Simd for Avx2 {
             while j < DWORDS {
                 let mut sums = [_mm256_setzero_si256(); C];
                 for i in j..j + step {
-                    let w = _mm256_load_si256(panel.add(32 * i).cast());
+                    let w = w.at(i);
                     for c in 0..C {
                         let x = x[c].add(4 * i).cast::<i32>().read_unaligned();
                         let p = _mm256_maddubs_epi16(w, _mm256_set1_epi32(x));

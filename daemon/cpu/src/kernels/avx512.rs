@@ -2,7 +2,7 @@
 //! products, which go straight to 32 bits.
 
 use super::avx2::Avx2;
-use super::simd::{Piece, Simd, WIDTH};
+use super::simd::{Piece, Simd, Vectors, WIDTH};
 use std::arch::x86_64::*;
 
 /// See the module.
@@ -83,7 +83,7 @@ impl Simd for Avx512Vnni {
 
     #[inline(always)]
     unsafe fn dot<const DWORDS: usize, const BITS: u32, const SCALED: bool, const C: usize>(
-        panel: *const u8,
+        w: impl Vectors<Self>,
         x: &[*const i8; C],
         scale: Self::I,
     ) -> [Self::I; C] {
@@ -92,7 +92,7 @@ impl Simd for Avx512Vnni {
         unsafe {
             let mut out = [_mm256_setzero_si256(); C];
             for j in 0..DWORDS {
-                let w = _mm256_load_si256(panel.add(32 * j).cast());
+                let w = w.at(j);
                 for c in 0..C {
                     let x = x[c].add(4 * j).cast::<i32>().read_unaligned();
                     out[c] = _mm256_dpbusd_epi32(out[c], w, _mm256_set1_epi32(x));

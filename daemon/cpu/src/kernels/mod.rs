@@ -2,7 +2,7 @@
 //! set, and reached through a [`Kernels`] table that is picked at start-up.
 //!
 //! ```text
-//! rows  float  round  panel  tile  recurrent      bodies, generic over Simd
+//! rows  float  round  repacked  panel  tile  recurrent      bodies, generic over Simd
 //!        └──────────────┬──────────────┘
 //!   portable   avx2   avx512   neon              Simd for one instruction set, and its table
 //! ```
@@ -11,6 +11,7 @@ mod elementary;
 mod float;
 mod panel;
 mod recurrent;
+mod repacked;
 mod round;
 mod rows;
 mod simd;
@@ -28,6 +29,7 @@ pub(crate) mod neon;
 pub(crate) use float::{Cell, Matrix};
 pub(crate) use panel::Panel;
 pub(crate) use recurrent::{Convolution, DeltaToken};
+pub(crate) use repacked::interleave;
 pub(crate) use round::RoundedOut;
 pub(crate) use simd::WIDTH;
 pub(crate) use tile::Columns;
@@ -86,6 +88,7 @@ kernels! { $
     fn round::round_32(x: *const f32, n: usize, out: RoundedOut);
     fn round::round_256(x: *const f32, n: usize, out: RoundedOut);
     fn tile::tile(dtype: DType, rows: &[*const u8; 8], next: &[*const u8; 8], columns: &Columns, panel: &mut Panel, acc: *mut f32);
+    fn tile::tile_repacked(dtype: DType, rows: *const u8, next: *const u8, columns: &Columns, panel: &mut Panel, acc: *mut f32);
     fn recurrent::conv(block: &Convolution);
     fn recurrent::delta_token(token: &DeltaToken);
     fn recurrent::fade(gamma: f32, gammas: *const f32, dots: *const f32, out: *mut f32, n: usize);

@@ -1,6 +1,6 @@
 //! aarch64 with the dot product instructions. Eight lanes are two registers of four.
 
-use super::simd::{Piece, Simd, WIDTH};
+use super::simd::{Piece, Simd, Vectors, WIDTH};
 use std::arch::aarch64::*;
 use std::arch::asm;
 
@@ -293,7 +293,7 @@ impl Simd for Neon {
 
     #[inline(always)]
     unsafe fn dot<const DWORDS: usize, const BITS: u32, const SCALED: bool, const C: usize>(
-        panel: *const u8,
+        w: impl Vectors<Self>,
         x: &[*const i8; C],
         scale: I,
     ) -> [I; C] {
@@ -301,10 +301,8 @@ impl Simd for Neon {
             let mut out = [[vdupq_n_s32(0); 2]; C];
             for j in 0..DWORDS {
                 // Bytes below 64: the same signed and unsigned.
-                let w = [
-                    vreinterpretq_s8_u8(vld1q_u8(panel.add(32 * j))),
-                    vreinterpretq_s8_u8(vld1q_u8(panel.add(32 * j + 16))),
-                ];
+                let w = w.at(j);
+                let w = [vreinterpretq_s8_s32(w[0]), vreinterpretq_s8_s32(w[1])];
                 for c in 0..C {
                     let x = x[c].add(4 * j).cast::<i32>().read_unaligned();
                     let x = vreinterpretq_s8_s32(vdupq_n_s32(x));

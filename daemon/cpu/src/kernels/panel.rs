@@ -10,9 +10,10 @@
 //! (`w + 128 = 16 * high + low`), so that no format's products overflow 16 bits: the high
 //! plane of a unit comes first, then the low one.
 //!
-//! A panel is made once for a group of columns. It is also the layout to repack weights to
-//! at load: the product kernels read nothing else.
+//! A panel is made once for a group of columns, from rows as stored or, without transposing,
+//! from repacked rows ([`super::repacked`]).
 
+use super::repacked::Source;
 use super::simd::{Piece, Simd, WIDTH};
 use std::marker::PhantomData;
 use tandem_program::DType;
@@ -54,17 +55,17 @@ impl Panel {
     }
 }
 
-/// Fills the panel from `blocks` blocks of each row. `rows` point at the first of them.
-pub(super) struct Unpack<'a> {
-    pub(super) rows: [*const u8; WIDTH],
+/// Fills the panel from `blocks` blocks of each row, of which `from` has the first.
+pub(super) struct Unpack<'a, W> {
+    pub(super) from: W,
     /// Where the next panel's blocks lie: asked for ahead of their use. Eight short rows are
     /// more streams than a hardware prefetcher follows.
-    pub(super) next: [*const u8; WIDTH],
+    pub(super) next: W,
     pub(super) blocks: usize,
     pub(super) panel: &'a mut Panel,
 }
 
-impl Unpack<'_> {
+impl<W: Source> Unpack<'_, W> {
     /// # Safety
     ///
     /// Each row holds `blocks` blocks of `dtype`, at most [`PANEL_VALUES`] values.
@@ -73,61 +74,55 @@ impl Unpack<'_> {
         // SAFETY: the caller's contract, passed on.
         unsafe {
             match dtype {
-                DType::Q4_0 => S::outline(UnpackAs::<Q4_0>(self, PhantomData)),
-                DType::Q4_1 => S::outline(UnpackAs::<Q4_1>(self, PhantomData)),
-                DType::Q5_0 => S::outline(UnpackAs::<Q5_0>(self, PhantomData)),
-                DType::Q8_0 => S::outline(UnpackAs::<Q8_0>(self, PhantomData)),
-                DType::Q4_K => S::outline(UnpackAs::<Q4_K>(self, PhantomData)),
-                DType::Q5_K => S::outline(UnpackAs::<Q5_K>(self, PhantomData)),
-                DType::Q6_K => S::outline(UnpackAs::<Q6_K>(self, PhantomData)),
+                DType::Q4_0 => S::outline(UnpackAs::<Q4_0, W>(self, PhantomData)),
+                DType::Q4_1 => S::outline(UnpackAs::<Q4_1, W>(self, PhantomData)),
+                DType::Q5_0 => S::outline(UnpackAs::<Q5_0, W>(self, PhantomData)),
+                DType::Q8_0 => S::outline(UnpackAs::<Q8_0, W>(self, PhantomData)),
+                DType::Q4_K => S::outline(UnpackAs::<Q4_K, W>(self, PhantomData)),
+                DType::Q5_K => S::outline(UnpackAs::<Q5_K, W>(self, PhantomData)),
+                DType::Q6_K => S::outline(UnpackAs::<Q6_K, W>(self, PhantomData)),
                 DType::F32 | DType::F16 | DType::BF16 => {}
             }
         }
     }
 }
 
-/// A format's blocks: `block(rows, b, panel)` unpacks block `b`, to which `rows` point.
+/// A format's blocks: `block(from, b, panel)` unpacks block `b`, at which `from` stands.
 trait Packed {
     const DTYPE: DType;
-    unsafe fn block<S: Simd>(rows: &[*const u8; WIDTH], b: usize, panel: &mut Panel);
+    unsafe fn block<S: Simd>(from: impl Source, b: usize, panel: &mut Panel);
 }
 
-struct UnpackAs<'a, T>(Unpack<'a>, PhantomData<T>);
+struct UnpackAs<'a, T, W>(Unpack<'a, W>, PhantomData<T>);
 
-impl<T: Packed> Piece for UnpackAs<'_, T> {
+impl<T: Packed, W: Source> Piece for UnpackAs<'_, T, W> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         const LINE: usize = 64;
-        let mut at = self.0.rows;
+        let mut from = self.0.from;
         let mut ahead = 0;
         for b in 0..self.0.blocks {
             while ahead < (b + 1) * T::DTYPE.block_bytes() {
-                for row in self.0.next {
-                    // SAFETY: any address will do.
-                    unsafe { S::prefetch(row.wrapping_add(ahead)) };
-                }
+                // SAFETY: any address will do.
+                unsafe { self.0.next.prefetch::<S>(ahead) };
                 ahead += LINE;
             }
             // SAFETY: the rows hold `blocks` blocks.
-            unsafe {
-                T::block::<S>(&at, b, self.0.panel);
-                for row in &mut at {
-                    *row = row.add(T::DTYPE.block_bytes());
-                }
-            }
+            unsafe { T::block::<S>(from, b, self.0.panel) };
+            from.skip(T::DTYPE.block_bytes());
         }
     }
 }
 
 macro_rules! packed {
-    ($($name:ident: |$s:ident, $rows:ident, $b:ident, $panel:ident| $body:expr;)*) => {
+    ($($name:ident: |$s:ident, $from:ident, $b:ident, $panel:ident| $body:expr;)*) => {
         $(
             #[allow(non_camel_case_types)]
             struct $name;
             impl Packed for $name {
                 const DTYPE: DType = DType::$name;
                 #[inline(always)]
-                unsafe fn block<$s: Simd>($rows: &[*const u8; WIDTH], $b: usize, $panel: &mut Panel) {
+                unsafe fn block<$s: Simd>($from: impl Source, $b: usize, $panel: &mut Panel) {
                     // SAFETY: the caller's rows point at whole blocks of this format.
                     unsafe { $body }
                 }
@@ -137,19 +132,19 @@ macro_rules! packed {
 }
 
 packed! {
-    Q4_0: |S, rows, b, panel| nibbles_32::<S>(rows, b, 2, false, panel);
-    Q4_1: |S, rows, b, panel| nibbles_32::<S>(rows, b, 4, true, panel);
-    Q5_0: |S, rows, b, panel| fives_32::<S>(rows, b, panel);
-    Q8_0: |S, rows, b, panel| bytes_32::<S>(rows, b, panel);
-    Q4_K: |S, rows, b, panel| {
-        scales_256::<S>(rows, b, panel);
-        nibbles_256::<S>(rows, b, 16, None, panel);
+    Q4_0: |S, from, b, panel| nibbles_32::<S>(from, b, 2, false, panel);
+    Q4_1: |S, from, b, panel| nibbles_32::<S>(from, b, 4, true, panel);
+    Q5_0: |S, from, b, panel| fives_32::<S>(from, b, panel);
+    Q8_0: |S, from, b, panel| bytes_32::<S>(from, b, panel);
+    Q4_K: |S, from, b, panel| {
+        scales_256::<S>(from, b, panel);
+        nibbles_256::<S>(from, b, 16, None, panel);
     };
-    Q5_K: |S, rows, b, panel| {
-        scales_256::<S>(rows, b, panel);
-        nibbles_256::<S>(rows, b, 48, Some(16), panel);
+    Q5_K: |S, from, b, panel| {
+        scales_256::<S>(from, b, panel);
+        nibbles_256::<S>(from, b, 48, Some(16), panel);
     };
-    Q6_K: |S, rows, b, panel| sixes_256::<S>(rows, b, panel);
+    Q6_K: |S, from, b, panel| sixes_256::<S>(from, b, panel);
 }
 
 /// Stores vector `j` of unit `unit`.
@@ -172,21 +167,17 @@ unsafe fn high<S: Simd>(v: S::I) -> S::I {
 }
 
 #[inline(always)]
-unsafe fn nibbles_32<S: Simd>(
-    rows: &[*const u8; WIDTH],
-    b: usize,
-    start: usize,
-    minimum: bool,
-    panel: &mut Panel,
-) {
+unsafe fn nibbles_32<S: Simd>(from: impl Source, b: usize, start: usize, minimum: bool, panel: &mut Panel) {
     // SAFETY: each row holds a block: the scale, perhaps a minimum, 16 bytes from `start`.
     unsafe {
-        let head = S::dwords(rows, 0);
-        S::store(panel.scales[b].as_mut_ptr(), S::low_f16(head));
         if minimum {
+            let head = from.dwords::<S>(0);
+            S::store(panel.scales[b].as_mut_ptr(), S::low_f16(head));
             S::store(panel.minima[b].as_mut_ptr(), S::low_f16(S::shr::<16>(head)));
+        } else {
+            S::store(panel.scales[b].as_mut_ptr(), from.half::<S>(0));
         }
-        for (j, v) in S::transpose(rows, start).into_iter().enumerate() {
+        for (j, v) in from.four::<S>(start).into_iter().enumerate() {
             put::<S>(panel, b, j, low::<S>(v));
             put::<S>(panel, b, j + 4, high::<S>(v));
         }
@@ -205,11 +196,11 @@ unsafe fn fifth_bits<S: Simd>(bits: S::I) -> S::I {
 }
 
 #[inline(always)]
-unsafe fn fives_32<S: Simd>(rows: &[*const u8; WIDTH], b: usize, panel: &mut Panel) {
+unsafe fn fives_32<S: Simd>(from: impl Source, b: usize, panel: &mut Panel) {
     // SAFETY: each row holds a block of 22 bytes: scale, 4 bytes of high bits, nibbles.
     unsafe {
-        S::store(panel.scales[b].as_mut_ptr(), S::low_f16(S::dwords(rows, 0)));
-        let bits = S::dwords(rows, 2);
+        S::store(panel.scales[b].as_mut_ptr(), from.half::<S>(0));
+        let bits = from.dwords::<S>(2);
         let fifth = [
             fifth_bits::<S>(bits),
             fifth_bits::<S>(S::shr::<4>(bits)),
@@ -220,7 +211,7 @@ unsafe fn fives_32<S: Simd>(rows: &[*const u8; WIDTH], b: usize, panel: &mut Pan
             fifth_bits::<S>(S::shr::<24>(bits)),
             fifth_bits::<S>(S::shr::<28>(bits)),
         ];
-        for (j, v) in S::transpose(rows, 6).into_iter().enumerate() {
+        for (j, v) in from.four::<S>(6).into_iter().enumerate() {
             put::<S>(panel, b, j, S::or(low::<S>(v), fifth[j]));
             put::<S>(panel, b, j + 4, S::or(high::<S>(v), fifth[j + 4]));
         }
@@ -228,12 +219,12 @@ unsafe fn fives_32<S: Simd>(rows: &[*const u8; WIDTH], b: usize, panel: &mut Pan
 }
 
 #[inline(always)]
-unsafe fn bytes_32<S: Simd>(rows: &[*const u8; WIDTH], b: usize, panel: &mut Panel) {
+unsafe fn bytes_32<S: Simd>(from: impl Source, b: usize, panel: &mut Panel) {
     // SAFETY: each row holds a block of 34 bytes: scale, 32 bytes.
     unsafe {
-        S::store(panel.scales[b].as_mut_ptr(), S::low_f16(S::dwords(rows, 0)));
+        S::store(panel.scales[b].as_mut_ptr(), from.half::<S>(0));
         for half in 0..2 {
-            let bytes = S::transpose(rows, 2 + 16 * half);
+            let bytes = from.four::<S>(2 + 16 * half);
             for (j, v) in bytes.into_iter().enumerate() {
                 let v = S::xor(v, S::splat_i(0x8080_8080u32 as i32));
                 put::<S>(panel, 2 * b, 4 * half + j, high::<S>(v));
@@ -245,10 +236,10 @@ unsafe fn bytes_32<S: Simd>(rows: &[*const u8; WIDTH], b: usize, panel: &mut Pan
 
 /// The 16-byte head of a `Q4_K` or `Q5_K` block; packing as in `scalar::weight::scale_min_k4`.
 #[inline(always)]
-unsafe fn scales_256<S: Simd>(rows: &[*const u8; WIDTH], b: usize, panel: &mut Panel) {
+unsafe fn scales_256<S: Simd>(from: impl Source, b: usize, panel: &mut Panel) {
     // SAFETY: each row holds a block that begins with the 16 bytes read.
     unsafe {
-        let [head, a, m, c] = S::transpose(rows, 0);
+        let [head, a, m, c] = from.four::<S>(0);
         S::store(panel.scales[b].as_mut_ptr(), S::low_f16(head));
         S::store(panel.minima[b].as_mut_ptr(), S::low_f16(S::shr::<16>(head)));
         let six = S::splat_i(0x3f3f_3f3f);
@@ -275,7 +266,7 @@ unsafe fn scales_256<S: Simd>(rows: &[*const u8; WIDTH], b: usize, panel: &mut P
 
 #[inline(always)]
 unsafe fn nibbles_256<S: Simd>(
-    rows: &[*const u8; WIDTH],
+    from: impl Source,
     b: usize,
     start: usize,
     fifth: Option<usize>,
@@ -286,14 +277,14 @@ unsafe fn nibbles_256<S: Simd>(
     unsafe {
         let mut bits = [S::splat_i(0); 8];
         if let Some(at) = fifth {
-            let (x, y) = (S::transpose(rows, at), S::transpose(rows, at + 16));
+            let (x, y) = (from.four::<S>(at), from.four::<S>(at + 16));
             bits[..4].copy_from_slice(&x[..4]);
             bits[4..].copy_from_slice(&y[..4]);
         }
         let one = S::splat_i(0x0101_0101);
         for g in 0..4 {
             for half in 0..2 {
-                let bytes = S::transpose(rows, start + 32 * g + 16 * half);
+                let bytes = from.four::<S>(start + 32 * g + 16 * half);
                 for (j, v) in bytes.into_iter().enumerate() {
                     let j = 4 * half + j;
                     let (mut first, mut second) = (low::<S>(v), high::<S>(v));
@@ -311,13 +302,13 @@ unsafe fn nibbles_256<S: Simd>(
 }
 
 #[inline(always)]
-unsafe fn sixes_256<S: Simd>(rows: &[*const u8; WIDTH], b: usize, panel: &mut Panel) {
+unsafe fn sixes_256<S: Simd>(from: impl Source, b: usize, panel: &mut Panel) {
     // SAFETY: each row holds a block of 210 bytes: 128 of low bits, 64 of high bits, 16
     // scales, and the f16 scale at 208, read with the two bytes before it.
     unsafe {
-        let d = S::low_f16(S::shr::<16>(S::dwords(rows, 206)));
+        let d = from.last_half::<S>(208);
         S::store(panel.scales[b].as_mut_ptr(), d);
-        for (i, v) in S::transpose(rows, 192).into_iter().enumerate() {
+        for (i, v) in from.four::<S>(192).into_iter().enumerate() {
             let factors = [
                 S::bytes_as_pair::<0, 0>(v),
                 S::bytes_as_pair::<1, 1>(v),
@@ -335,9 +326,9 @@ unsafe fn sixes_256<S: Simd>(rows: &[*const u8; WIDTH], b: usize, panel: &mut Pa
         let two = S::splat_i(0x3030_3030);
         for n in 0..2 {
             for half in 0..2 {
-                let tops = S::transpose(rows, 128 + 32 * n + 16 * half);
-                let near = S::transpose(rows, 64 * n + 16 * half);
-                let far = S::transpose(rows, 64 * n + 32 + 16 * half);
+                let tops = from.four::<S>(128 + 32 * n + 16 * half);
+                let near = from.four::<S>(64 * n + 16 * half);
+                let far = from.four::<S>(64 * n + 32 + 16 * half);
                 for i in 0..4 {
                     let j = half * 4 + i;
                     let unit = b * 8 + n * 4;

@@ -1,6 +1,6 @@
 //! Any CPU: arrays of eight, vectorised by the compiler as the build's target allows.
 
-use super::simd::{Piece, Simd, WIDTH};
+use super::simd::{Piece, Simd, Vectors, WIDTH};
 use half::f16;
 
 /// See the module.
@@ -230,20 +230,20 @@ impl Simd for Portable {
 
     #[inline(always)]
     unsafe fn dot<const DWORDS: usize, const BITS: u32, const SCALED: bool, const C: usize>(
-        panel: *const u8,
+        w: impl Vectors<Self>,
         x: &[*const i8; C],
         scale: Self::I,
     ) -> [Self::I; C] {
         let mut out = [[0i32; 8]; C];
+        let mut panel = [[0u8; 32]; DWORDS];
+        for (j, vector) in panel.iter_mut().enumerate() {
+            // SAFETY: the caller's weights hold `DWORDS` vectors; lanes are bytes in order.
+            unsafe { Self::store_i(vector.as_mut_ptr().cast(), w.at(j)) };
+        }
         for (out, x) in out.iter_mut().zip(x) {
-            // SAFETY: the caller's panel and columns hold `DWORDS` vectors and dwords.
-            let (panel, x) = unsafe {
-                (
-                    std::slice::from_raw_parts(panel.cast::<[u8; 32]>(), DWORDS),
-                    std::slice::from_raw_parts(x.cast::<[i8; 4]>(), DWORDS),
-                )
-            };
-            *out = dot_column(panel, x);
+            // SAFETY: the caller's columns hold `DWORDS` dwords.
+            let x = unsafe { std::slice::from_raw_parts(x.cast::<[i8; 4]>(), DWORDS) };
+            *out = dot_column(&panel, x);
             if SCALED {
                 *out = zip(*out, scale, |o, s| o.wrapping_mul(i32::from(s as i16)));
             }

@@ -111,12 +111,30 @@ pub(crate) trait Simd: Copy {
 
     /// For each of `C` columns, `scale * sum(w * x)` over `4 * DWORDS` values of eight rows.
     ///
-    /// `panel` holds `DWORDS` vectors, each the four unsigned bytes of below `2^BITS` (4, 5
+    /// `w` holds `DWORDS` vectors, each the four unsigned bytes of below `2^BITS` (4, 5
     /// or 6) of the eight rows; `x[c]` points to `4 * DWORDS` bytes from -127 to 127. `scale`
     /// holds each row's factor twice, as two `i16`; all 1 where not `SCALED`.
     unsafe fn dot<const DWORDS: usize, const BITS: u32, const SCALED: bool, const C: usize>(
-        panel: *const u8,
+        w: impl Vectors<Self>,
         x: &[*const i8; C],
         scale: Self::I,
     ) -> [Self::I; C];
+}
+
+/// Vectors of weights that a kernel takes one by one, from memory or unpacked on the way.
+pub(crate) trait Vectors<S: Simd + ?Sized>: Copy {
+    /// Vector `j`.
+    unsafe fn at(self, j: usize) -> S::I;
+}
+
+/// Vectors that lie in memory one after the other.
+#[derive(Clone, Copy)]
+pub(crate) struct Stored(pub(crate) *const u8);
+
+impl<S: Simd> Vectors<S> for Stored {
+    #[inline(always)]
+    unsafe fn at(self, j: usize) -> S::I {
+        // SAFETY: the maker's pointer has the vectors that the kernel asks for.
+        unsafe { S::load_i(self.0.add(32 * j).cast()) }
+    }
 }

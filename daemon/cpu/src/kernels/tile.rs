@@ -4,7 +4,8 @@
 //! asks, and no column sees another.
 
 use super::panel::{PANEL_VALUES, Panel, Unpack};
-use super::simd::{Piece, Simd, WIDTH};
+use super::repacked::{Interleaved, Rows, Source};
+use super::simd::{Piece, Simd, Stored, Vectors, WIDTH};
 use std::marker::PhantomData;
 use tandem_program::DType;
 
@@ -32,26 +33,55 @@ pub(super) unsafe fn tile<S: Simd>(
     panel: &mut Panel,
     acc: *mut f32,
 ) {
+    // SAFETY: the caller's contract, passed on.
+    unsafe { through_panel::<S, _>(dtype, Rows(*rows), Rows(*next), columns, panel, acc) }
+}
+
+/// [`tile`] of eight repacked rows, `next` those of the next call, if any.
+#[inline(always)]
+pub(super) unsafe fn tile_repacked<S: Simd>(
+    dtype: DType,
+    rows: *const u8,
+    next: *const u8,
+    columns: &Columns,
+    panel: &mut Panel,
+    acc: *mut f32,
+) {
+    // SAFETY: the caller's contract, passed on.
+    unsafe {
+        match (dtype, columns.count) {
+            (DType::Q4_0, 1..=DIRECT) => direct::<S, Q4_0, _>(Nibbles(rows), columns, acc),
+            (DType::Q8_0, 1..=DIRECT) => direct::<S, Q8_0, _>(SignedBytes(rows), columns, acc),
+            _ => through_panel::<S, _>(dtype, Interleaved(rows), Interleaved(next), columns, panel, acc),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn through_panel<S: Simd, W: Source>(
+    dtype: DType,
+    rows: W,
+    next: W,
+    columns: &Columns,
+    panel: &mut Panel,
+    acc: *mut f32,
+) {
     // SAFETY: rows and columns hold `width` values, whole blocks; chunks lie inside them.
     unsafe {
         for c in 0..columns.count {
             S::store(acc.add(c * WIDTH), S::splat(0.0));
         }
         let mut first = 0;
+        let mut from = rows;
         while first < columns.width {
             let values = PANEL_VALUES.min(columns.width - first);
             let blocks = values / dtype.block_len();
-            let (mut at, mut ahead) = (*rows, *next);
-            for row in &mut at {
-                *row = row.add(first / dtype.block_len() * dtype.block_bytes());
-            }
-            if first + values < columns.width {
-                for (ahead, at) in ahead.iter_mut().zip(at) {
-                    *ahead = at.wrapping_add(blocks * dtype.block_bytes());
-                }
-            }
-            let unpack = Unpack { rows: at, next: ahead, blocks, panel };
+            let mut after = from;
+            after.skip(blocks * dtype.block_bytes());
+            let next = if first + values < columns.width { after } else { next };
+            let unpack = Unpack { from, next, blocks, panel };
             unpack.of::<S>(dtype);
+            from = after;
             let part = Part { columns, first, values };
             match dtype {
                 DType::Q4_0 => groups::<S, Q4_0>(panel, &part, acc),
@@ -186,57 +216,228 @@ impl Blocks32 for Q8_0 {
     const MINIMA: bool = false;
 }
 
+/// Where blocks of 32 are read from, unpacked or not.
+trait Units: Copy {
+    /// Vectors of block `b`, of plane `plane`.
+    unsafe fn vectors<S: Simd>(self, b: usize, plane: usize) -> impl Vectors<S>;
+    /// Scales of block `b`.
+    unsafe fn scale<S: Simd>(self, b: usize) -> S::F;
+    /// Minima of block `b`, of formats that have them.
+    unsafe fn minimum<S: Simd>(self, b: usize) -> S::F;
+}
+
+/// Unpacked blocks of `PLANES` planes.
+#[derive(Clone, Copy)]
+struct Unpacked<'a, const PLANES: usize>(&'a Panel);
+
+impl<const PLANES: usize> Units for Unpacked<'_, PLANES> {
+    #[inline(always)]
+    unsafe fn vectors<S: Simd>(self, b: usize, plane: usize) -> impl Vectors<S> {
+        // SAFETY: the caller's block and plane lie in the panel.
+        Stored(unsafe { self.0.bytes.as_ptr().add(b * PLANES + plane).cast::<u8>() })
+    }
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(self, b: usize) -> S::F {
+        // SAFETY: eight floats.
+        unsafe { S::load(self.0.scales[b].as_ptr()) }
+    }
+    #[inline(always)]
+    unsafe fn minimum<S: Simd>(self, b: usize) -> S::F {
+        // SAFETY: eight floats.
+        unsafe { S::load(self.0.minima[b].as_ptr()) }
+    }
+}
+
+/// Repacked blocks of `Q4_0`, from the first on: what a block has at byte `at` lies at
+/// `8 * at`.
+#[derive(Clone, Copy)]
+struct Nibbles(*const u8);
+
+impl Units for Nibbles {
+    #[inline(always)]
+    unsafe fn vectors<S: Simd>(self, b: usize, _plane: usize) -> impl Vectors<S> {
+        NibblesOf(self.0.wrapping_add(WIDTH * (b * DType::Q4_0.block_bytes() + 2)))
+    }
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(self, b: usize) -> S::F {
+        // SAFETY: the caller's block begins with eight halves.
+        unsafe { S::load_f16(self.0.add(WIDTH * b * DType::Q4_0.block_bytes()).cast()) }
+    }
+    #[inline(always)]
+    unsafe fn minimum<S: Simd>(self, _b: usize) -> S::F {
+        // SAFETY: arithmetic only.
+        unsafe { S::splat(0.0) }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct NibblesOf(*const u8);
+
+impl<S: Simd> Vectors<S> for NibblesOf {
+    #[inline(always)]
+    unsafe fn at(self, j: usize) -> S::I {
+        // SAFETY: four vectors hold the nibbles of eight.
+        unsafe {
+            let v = S::load_i(self.0.add(32 * (j % 4)).cast());
+            nibbles::<S>(v, j >= 4)
+        }
+    }
+}
+
+/// Repacked blocks of `Q8_0`.
+#[derive(Clone, Copy)]
+struct SignedBytes(*const u8);
+
+impl Units for SignedBytes {
+    #[inline(always)]
+    unsafe fn vectors<S: Simd>(self, b: usize, plane: usize) -> impl Vectors<S> {
+        PlaneOf(self.0.wrapping_add(WIDTH * (b * DType::Q8_0.block_bytes() + 2)), plane)
+    }
+    #[inline(always)]
+    unsafe fn scale<S: Simd>(self, b: usize) -> S::F {
+        // SAFETY: the caller's block begins with eight halves.
+        unsafe { S::load_f16(self.0.add(WIDTH * b * DType::Q8_0.block_bytes()).cast()) }
+    }
+    #[inline(always)]
+    unsafe fn minimum<S: Simd>(self, _b: usize) -> S::F {
+        // SAFETY: arithmetic only.
+        unsafe { S::splat(0.0) }
+    }
+}
+
+/// The upper nibbles (plane 0) or the lower ones of bytes of which 128 was subtracted.
+#[derive(Clone, Copy)]
+struct PlaneOf(*const u8, usize);
+
+impl<S: Simd> Vectors<S> for PlaneOf {
+    #[inline(always)]
+    unsafe fn at(self, j: usize) -> S::I {
+        // SAFETY: the block holds eight vectors.
+        unsafe {
+            let v = S::load_i(self.0.add(32 * j).cast());
+            let v = if self.1 == 0 { S::xor(v, S::splat_i(0x8080_8080u32 as i32)) } else { v };
+            nibbles::<S>(v, self.1 == 0)
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn nibbles<S: Simd>(v: S::I, upper: bool) -> S::I {
+    // SAFETY: arithmetic only.
+    unsafe { S::and(if upper { S::shr::<4>(v) } else { v }, S::splat_i(0x0f0f_0f0f)) }
+}
+
+/// Most columns that are multiplied with blocks as they are unpacked, without a panel between.
+const DIRECT: usize = 4;
+
+/// `C` columns with repacked rows, as a function of its own.
+struct Direct<'a, T, U, const C: usize> {
+    units: U,
+    columns: &'a Columns,
+    acc: *mut f32,
+    format: PhantomData<T>,
+}
+
+impl<T: Blocks32, U: Units, const C: usize> Piece for Direct<'_, T, U, C> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let part = Part { columns: self.columns, first: 0, values: self.columns.width };
+        // SAFETY: the caller's contract, passed on.
+        unsafe {
+            let zero = [S::splat(0.0); C];
+            let acc = blocks_32::<S, T, U, C>(self.units, &part, 0, zero);
+            store_acc::<S, C>(self.acc, acc);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn direct<S: Simd, T: Blocks32, U: Units>(units: U, columns: &Columns, acc: *mut f32) {
+    macro_rules! piece {
+        ($c:literal) => {
+            S::outline(Direct::<T, U, $c> { units, columns, acc, format: PhantomData })
+        };
+    }
+    // SAFETY: the caller's contract, passed on.
+    unsafe {
+        match columns.count {
+            1 => piece!(1),
+            2 => piece!(2),
+            3 => piece!(3),
+            _ => piece!(4),
+        }
+    }
+}
+
 impl<T: Blocks32> Format for T {
     #[inline(always)]
     unsafe fn run<S: Simd, const C: usize>(panel: &Panel, part: &Part<'_>, column: usize, acc: *mut f32) {
-        // SAFETY: the panel holds `part.values` of each row and every column reaches to
-        // `part.first + part.values`; `acc` holds `C` vectors.
+        // SAFETY: the panel holds `part.values` of each row; `acc` holds `C` vectors.
         unsafe {
-            let width = part.columns.width;
-            let mut x = [part.columns.bytes; C];
-            let mut d = [part.columns.scales; C];
-            let mut sums = [part.columns.sums; C];
-            for c in 0..C {
-                x[c] = x[c].add((column + c) * width + part.first);
-                d[c] = d[c].add((column + c) * (width / 32) + part.first / 32);
-                sums[c] = sums[c].add((column + c) * (width / 32) + part.first / 32);
-            }
-            let mut acc_v = load_acc::<S, C>(acc);
-            for b in 0..part.values / 32 {
-                let unit = panel.bytes.as_ptr().add(b * T::PLANES).cast::<u8>();
-                let one = S::splat_i(0x0001_0001);
-                let mut isum = if T::BITS == 4 {
-                    S::dot::<8, 4, false, C>(unit, &x, one)
-                } else {
-                    S::dot::<8, 5, false, C>(unit, &x, one)
-                };
-                if T::PLANES == 2 {
-                    let low = S::dot::<8, 4, false, C>(unit.add(256), &x, one);
-                    for c in 0..C {
-                        isum[c] = S::add_i(S::shl::<4>(isum[c]), low[c]);
-                    }
-                }
-                let scale = S::load(panel.scales[b].as_ptr());
-                for c in 0..C {
-                    let total = *sums[c].add(b);
-                    let shifted = match T::OFFSET {
-                        Some(3) => S::shl::<3>(S::splat_i(total)),
-                        Some(4) => S::shl::<4>(S::splat_i(total)),
-                        Some(_) => S::shl::<7>(S::splat_i(total)),
-                        None => S::splat_i(0),
-                    };
-                    let d = S::splat(*d[c].add(b));
-                    let value = S::to_float(S::sub_i(isum[c], shifted));
-                    acc_v[c] = S::add(acc_v[c], S::mul(S::mul(scale, d), value));
-                    if T::MINIMA {
-                        let m = S::mul(S::load(panel.minima[b].as_ptr()), d);
-                        acc_v[c] = S::add(acc_v[c], S::mul(m, S::splat(total as f32)));
-                    }
-                    x[c] = x[c].add(32);
-                }
-            }
-            store_acc::<S, C>(acc, acc_v);
+            let before = load_acc::<S, C>(acc);
+            let after = match T::PLANES {
+                1 => blocks_32::<S, T, _, C>(Unpacked::<1>(panel), part, column, before),
+                _ => blocks_32::<S, T, _, C>(Unpacked::<2>(panel), part, column, before),
+            };
+            store_acc::<S, C>(acc, after);
         }
+    }
+}
+
+/// The accumulators after the blocks of 32 in `part`.
+#[inline(always)]
+unsafe fn blocks_32<S: Simd, T: Blocks32, U: Units, const C: usize>(
+    units: U,
+    part: &Part<'_>,
+    column: usize,
+    mut acc: [S::F; C],
+) -> [S::F; C] {
+    // SAFETY: `units` holds `part.values` of each row and every column reaches to
+    // `part.first + part.values`.
+    unsafe {
+        let width = part.columns.width;
+        let mut x = [part.columns.bytes; C];
+        let mut d = [part.columns.scales; C];
+        let mut sums = [part.columns.sums; C];
+        for c in 0..C {
+            x[c] = x[c].add((column + c) * width + part.first);
+            d[c] = d[c].add((column + c) * (width / 32) + part.first / 32);
+            sums[c] = sums[c].add((column + c) * (width / 32) + part.first / 32);
+        }
+        for b in 0..part.values / 32 {
+            let one = S::splat_i(0x0001_0001);
+            let first = units.vectors::<S>(b, 0);
+            let mut isum = if T::BITS == 4 {
+                S::dot::<8, 4, false, C>(first, &x, one)
+            } else {
+                S::dot::<8, 5, false, C>(first, &x, one)
+            };
+            if T::PLANES == 2 {
+                let low = S::dot::<8, 4, false, C>(units.vectors::<S>(b, 1), &x, one);
+                for c in 0..C {
+                    isum[c] = S::add_i(S::shl::<4>(isum[c]), low[c]);
+                }
+            }
+            let scale = units.scale::<S>(b);
+            for c in 0..C {
+                let total = *sums[c].add(b);
+                let shifted = match T::OFFSET {
+                    Some(3) => S::shl::<3>(S::splat_i(total)),
+                    Some(4) => S::shl::<4>(S::splat_i(total)),
+                    Some(_) => S::shl::<7>(S::splat_i(total)),
+                    None => S::splat_i(0),
+                };
+                let d = S::splat(*d[c].add(b));
+                let value = S::to_float(S::sub_i(isum[c], shifted));
+                acc[c] = S::add(acc[c], S::mul(S::mul(scale, d), value));
+                if T::MINIMA {
+                    let m = S::mul(units.minimum::<S>(b), d);
+                    acc[c] = S::add(acc[c], S::mul(m, S::splat(total as f32)));
+                }
+                x[c] = x[c].add(32);
+            }
+        }
+        acc
     }
 }
 
@@ -281,7 +482,7 @@ impl<const BITS: u32> Format for Minima<BITS> {
                 for u in 0..8 {
                     let factor = S::load_i(panel.factors[b * 8 + u].as_ptr());
                     let unit = panel.bytes[b * 8 + u].as_ptr();
-                    let p = S::dot::<8, BITS, true, C>(unit, &at.x, factor);
+                    let p = S::dot::<8, BITS, true, C>(Stored(unit), &at.x, factor);
                     for c in 0..C {
                         isum[c] = S::add_i(isum[c], p[c]);
                         at.x[c] = at.x[c].add(32);
@@ -323,7 +524,7 @@ impl Format for Q6_K {
                 for h in 0..16 {
                     let factor = S::load_i(panel.factors[b * 16 + h].as_ptr());
                     let half = panel.bytes[b * 8 + h / 2].as_ptr().add(128 * (h % 2));
-                    let p = S::dot::<4, 6, true, C>(half, &at.x, factor);
+                    let p = S::dot::<4, 6, true, C>(Stored(half), &at.x, factor);
                     for c in 0..C {
                         isum[c] = S::add_i(isum[c], p[c]);
                         at.x[c] = at.x[c].add(16);

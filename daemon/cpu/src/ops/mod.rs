@@ -69,6 +69,20 @@ impl Context {
         });
     }
 
+    /// Repacks the weights that a validated op multiplies with, those it has not seen.
+    pub(crate) fn repack(&mut self, op: &Op) -> Result<(), DeviceError> {
+        match op {
+            Op::MatMul { products, .. } => {
+                let whole = products.iter().filter(|p| p.rows.is_none());
+                whole.map(|p| &p.weight).try_for_each(|weight| self.store.repack(weight, &self.pool))
+            }
+            Op::SwiGlu { gate, up, .. } => {
+                [gate, up].into_iter().try_for_each(|weight| self.store.repack(weight, &self.pool))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Runs one op of a validated program.
     pub(crate) fn run(&mut self, op: &Op) -> Result<(), DeviceError> {
         match op {

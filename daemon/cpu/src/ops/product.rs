@@ -4,6 +4,7 @@
 use super::{Context, Scratch, scratch};
 use crate::kernels::{Columns, RoundedOut, WIDTH};
 use crate::memory::View;
+use crate::repack::Groups;
 use std::sync::Mutex;
 use tandem_program::{Act, DType, DeviceError, Product, Tensor};
 
@@ -166,6 +167,8 @@ impl Cut {
 /// One product, ready to run.
 struct Job<'a> {
     weight: View,
+    /// Its repacked rows, where there are and all rows are wanted.
+    groups: Option<Groups>,
     rows: Option<&'a [u32]>,
     x: Rounded,
 }
@@ -194,14 +197,22 @@ impl Job<'_> {
         let Rounded::Bytes(columns) = &self.x else {
             return;
         };
-        let at: [*const u8; WIDTH] = std::array::from_fn(|i| self.row(row + i.min(rows - 1)));
-        // Past the item's end too: another thread may run what follows, from a shared cache.
-        let last = self.rows.map_or(self.weight.rows, <[u32]>::len) - 1;
-        let next = std::array::from_fn(|i| self.row((row + WIDTH + i).min(last)));
         let dtype = self.weight.dtype;
         let wide = Act::for_weight(dtype) == Act::Q8K_256;
         let columns = columns_at(columns, column, count, wide);
         let acc = acc.as_mut_ptr().cast();
+        if let Some(group) = self.groups.and_then(|groups| groups.at(row)) {
+            let next = self.groups.and_then(|groups| groups.at(row + WIDTH)).unwrap_or(group);
+            // SAFETY: the caller's contract; `acc` has room for `COLUMNS` columns.
+            unsafe {
+                (ctx.kernels.tile_repacked)(dtype, group, next, &columns, &mut scratch.panel, acc);
+            }
+            return;
+        }
+        let at: [*const u8; WIDTH] = std::array::from_fn(|i| self.row(row + i.min(rows - 1)));
+        // Past the item's end too: another thread may run what follows, from a shared cache.
+        let last = self.rows.map_or(self.weight.rows, <[u32]>::len) - 1;
+        let next = std::array::from_fn(|i| self.row((row + WIDTH + i).min(last)));
         // SAFETY: the caller's contract; `acc` has room for `COLUMNS` columns.
         unsafe { (ctx.kernels.tile)(dtype, &at, &next, &columns, &mut scratch.panel, acc) }
     }
@@ -266,7 +277,9 @@ pub(super) fn matmul(ctx: &mut Context, x: &Tensor, products: &[Product]) -> Res
                 r
             }
         };
-        let job = Job { weight: ctx.view(&p.weight)?, rows: p.rows.as_deref(), x: x_rounded };
+        let groups = if p.rows.is_none() { ctx.store.groups(&p.weight) } else { None };
+        let weight = ctx.view(&p.weight)?;
+        let job = Job { weight, groups, rows: p.rows.as_deref(), x: x_rounded };
         let out = ctx.view(&p.out)?;
         let cut = Cut::new(out.width, x.rows, ctx.pool.threads());
         jobs.push((items, job, out, cut));
@@ -348,8 +361,8 @@ pub(super) fn swiglu(
     let first = round(ctx, &x, acts[0]);
     let second = if acts[1] == acts[0] { first } else { round(ctx, &x, acts[1]) };
     let jobs = [
-        Job { weight: ctx.view(gate)?, rows: None, x: first },
-        Job { weight: ctx.view(up)?, rows: None, x: second },
+        Job { weight: ctx.view(gate)?, groups: ctx.store.groups(gate), rows: None, x: first },
+        Job { weight: ctx.view(up)?, groups: ctx.store.groups(up), rows: None, x: second },
     ];
     let cut = Cut::new(out.width, x.rows, ctx.pool.threads());
     let shared = Shared { kernels: ctx.kernels, workers: &ctx.workers };

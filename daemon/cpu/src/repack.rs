@@ -1,0 +1,99 @@
+//! Copies of weights in the order that the kernels read best, made when a program first
+//! multiplies with them.
+//!
+//! ```text
+//! imported tensor:   │ row 0 │ row 1 │ … │ row 7 │ row 8 │ …         │ rows left over │
+//!                     └──────────┬─────────────┘
+//! repacked:          │  group 0, interleaved    │ group 1 │ … │       (stay where they are)
+//! ```
+//!
+//! A group is as large as its eight rows, so a copy takes what the tensor takes, and the
+//! region it came from is told to let go of its pages. Rows that are looked up one by one are
+//! still read there.
+
+use crate::kernels::{WIDTH, interleave};
+use crate::memory::{Own, View};
+use crate::pool::Pool;
+
+/// See the module.
+pub(crate) struct Repacked {
+    own: Own,
+    group_bytes: usize,
+    groups: usize,
+}
+
+/// Groups as a product reads them.
+#[derive(Clone, Copy)]
+pub(crate) struct Groups {
+    start: *const u8,
+    group_bytes: usize,
+    count: usize,
+}
+
+// SAFETY: an address and a shape; items only read through it.
+unsafe impl Send for Groups {}
+// SAFETY: as above.
+unsafe impl Sync for Groups {}
+
+impl Groups {
+    /// Address of the group whose first row is `row`, where there is one.
+    pub(crate) fn at(&self, row: usize) -> Option<*const u8> {
+        let group = row / WIDTH;
+        (row.is_multiple_of(WIDTH) && group < self.count)
+            .then(|| self.start.wrapping_add(group * self.group_bytes))
+    }
+}
+
+impl Repacked {
+    /// Bytes of a copy of `weight`; none where it has no whole group or is not of blocks.
+    pub(crate) fn bytes(weight: &View) -> Option<usize> {
+        let groups = weight.rows / WIDTH;
+        (weight.dtype.is_quantized() && groups > 0).then(|| groups * WIDTH * row_bytes(weight))
+    }
+
+    /// A copy of a weight whose rows follow each other; none where memory is short.
+    ///
+    /// # Safety
+    ///
+    /// The view is of validated, dense rows that nothing writes meanwhile.
+    pub(crate) unsafe fn new(weight: &View, pool: &Pool) -> Option<Repacked> {
+        let (bytes, group_bytes) = (Repacked::bytes(weight)?, WIDTH * row_bytes(weight));
+        let own = Own::new(bytes)?;
+        let to = Groups { start: own.start(), group_bytes, count: bytes / group_bytes };
+        // A megabyte or so an item.
+        let step = (1 << 20) / group_bytes + 1;
+        pool.run(to.count.div_ceil(step), &|_, item| {
+            for group in item * step..to.count.min((item + 1) * step) {
+                let Some(start) = to.at(group * WIDTH) else { continue };
+                // SAFETY: the weight's rows are dense, so a group's eight lie one after the
+                // other; the copy has room for every group, and each item has its own.
+                let (from, to) = unsafe {
+                    (
+                        std::slice::from_raw_parts(weight.row_bytes(group * WIDTH), group_bytes),
+                        std::slice::from_raw_parts_mut(start.cast_mut(), group_bytes),
+                    )
+                };
+                interleave(weight.dtype, from, to);
+            }
+        });
+        Some(Repacked { own, group_bytes, groups: to.count })
+    }
+
+    /// What a product with the first `rows` of its rows reads.
+    pub(crate) fn groups(&self, rows: usize) -> Groups {
+        Groups {
+            start: self.own.start(),
+            group_bytes: self.group_bytes,
+            count: self.groups.min(rows / WIDTH),
+        }
+    }
+
+    /// Bytes it takes.
+    pub(crate) fn len(&self) -> usize {
+        self.own.len()
+    }
+}
+
+fn row_bytes(weight: &View) -> usize {
+    weight.width / weight.dtype.block_len() * weight.dtype.block_bytes()
+}
