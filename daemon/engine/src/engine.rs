@@ -118,6 +118,8 @@ struct Job {
     prompt: Prompt,
     generation: Generation,
     background: bool,
+    /// The MTP block runs over the request's tokens.
+    mtp: bool,
     phase: Phase,
 }
 
@@ -482,6 +484,7 @@ impl Engine {
             generation: Generation::new(request, constraint, forced, limit),
             prompt,
             background: request.background,
+            mtp: false,
             phase: Phase::Waiting,
         };
         self.counters.requests += 1;
@@ -601,7 +604,7 @@ impl Engine {
         Ok(Some(self.executor.take_state()?))
     }
 
-    /// Whether the MTP block runs over every token.
+    /// Whether the MTP block may draft.
     fn mtp(&self) -> bool {
         self.options.switches.drafts_with_mtp() && self.dims().mtp
     }

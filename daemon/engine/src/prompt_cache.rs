@@ -128,7 +128,12 @@ mod tests {
     use super::*;
 
     fn held(tokens: std::ops::Range<u32>, states: &[u32]) -> Held<u32> {
-        Held { tokens: tokens.collect(), states: states.iter().map(|p| (*p, *p)).collect(), tail: 0 }
+        Held {
+            tokens: tokens.collect(),
+            states: states.iter().map(|p| (*p, *p)).collect(),
+            tail: 0,
+            entries: 0,
+        }
     }
 
     fn slot() -> Slot<u32> {

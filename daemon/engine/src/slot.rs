@@ -66,6 +66,8 @@ pub struct Held<S> {
     pub states: Vec<(u32, S)>,
     /// Tokens at the end that the last state lacks.
     pub tail: u32,
+    /// Tokens, from the first on, whose entries of the MTP block are in the cells.
+    pub entries: u32,
 }
 
 /// See the module.
@@ -73,6 +75,7 @@ pub struct Slot<S> {
     tokens: Vec<u32>,
     live: Option<S>,
     tail: u32,
+    entries: u32,
     checkpoints: Vec<Checkpoint<S>>,
     placement: Box<dyn Placement + Send>,
     limits: SlotLimits,
@@ -93,6 +96,7 @@ impl<S: Clone> Slot<S> {
             tokens: Vec::new(),
             live: None,
             tail: 0,
+            entries: 0,
             checkpoints: Vec::new(),
             placement,
             limits,
@@ -146,6 +150,7 @@ impl<S: Clone> Slot<S> {
             self.tail = 0;
         }
         self.tokens.truncate(restored as usize);
+        self.entries = self.entries.min(restored);
         let tail = self.tail().to_vec();
         self.live.clone_from(&state);
         let kept = self.kept();
@@ -188,7 +193,12 @@ impl<S: Clone> Slot<S> {
         }
         let last = states.last()?.0;
         let tail = if last == end { self.tail } else { 0 };
-        (last > 0).then(|| Held { tokens: self.tokens[..last as usize].to_vec(), states, tail })
+        (last > 0).then(|| Held {
+            tokens: self.tokens[..last as usize].to_vec(),
+            states,
+            tail,
+            entries: self.entries.min(last),
+        })
     }
 
     /// Goes on with what was put away, in place of what it holds. The KV cells must be there.
@@ -196,6 +206,7 @@ impl<S: Clone> Slot<S> {
         let mut states = held.states;
         self.live = states.pop().map(|(_, state)| state);
         self.tail = held.tail;
+        self.entries = held.entries;
         self.tokens = held.tokens;
         let keep = states.len().saturating_sub(self.limits.checkpoints as usize);
         let checkpoint = |(position, state)| Checkpoint { position, state, hits: 0, used: self.requests };
@@ -260,6 +271,17 @@ impl<S: Clone> Slot<S> {
         self.tail = 0;
     }
 
+    /// Whether the MTP block has run over all tokens that the live state has seen.
+    pub fn may_draft(&self) -> bool {
+        self.entries >= self.tokens.len() as u32 - self.tail
+    }
+
+    /// Records that the MTP block ran over the tokens of the last [`Slot::advance`] too, as
+    /// over those before them.
+    pub fn entered(&mut self) {
+        self.entries = self.tokens.len() as u32 - self.tail;
+    }
+
     /// Records tokens of an answer's end that did not go through the model.
     pub fn owe(&mut self, tokens: &[u32]) {
         if self.live.is_some() {
@@ -292,6 +314,7 @@ impl<S: Clone> Slot<S> {
         self.tokens.clear();
         self.live = None;
         self.tail = 0;
+        self.entries = 0;
         self.checkpoints.clear();
     }
 }
@@ -376,6 +399,25 @@ pub(crate) mod tests {
             let start = s.begin(&first, &[], u64::MAX, PLANNER);
             assert_eq!((start.restored, start.tail.len()), (40, 0));
         }
+    }
+
+    #[test]
+    fn drafting_goes_on_only_where_the_mtp_block_ran_all_the_way() {
+        let mut s = slot(&[40, 120], 8);
+        assert!(s.may_draft(), "nothing is complete");
+        serve(&mut s, &prompt(50, 1000), &[7]);
+        assert!(!s.may_draft());
+        s.entered();
+        s.owe(&[8]);
+        assert!(s.may_draft(), "the tail is run when it is fed");
+        s.begin(&prompt(50, 2000), &[], u64::MAX, PLANNER);
+        assert!(s.may_draft(), "restored at 40, inside what it ran over");
+        // A request without it, from 40 on: what it saves at 120 cannot be drafted from.
+        serve(&mut s, &prompt(50, 2000), &[7]);
+        s.begin(&prompt(50, 2000), &[], u64::MAX, PLANNER);
+        assert_eq!((s.tokens().len(), s.may_draft()), (120, false));
+        s.begin(&prompt(50, 3000), &[], u64::MAX, PLANNER);
+        assert_eq!((s.tokens().len(), s.may_draft()), (40, true));
     }
 
     #[test]

@@ -9,6 +9,8 @@
 const WEIGHT: f64 = 0.15;
 /// Drafting is tried again after this many passes without.
 const PATIENCE: u32 = 64;
+/// The MTP block runs along again after this many requests without.
+const ABSENCE: u32 = 8;
 /// Deepest MTP draft that is told apart.
 const DEEPEST: usize = 8;
 
@@ -30,6 +32,7 @@ pub(crate) struct Rates {
     mtp: [f64; DEEPEST],
     quiet_lookup: u32,
     quiet_mtp: u32,
+    absent: u32,
 }
 
 impl Default for Rates {
@@ -40,6 +43,7 @@ impl Default for Rates {
             mtp: std::array::from_fn(|depth| 0.8 * 0.85f64.powi(depth as i32)),
             quiet_lookup: 0,
             quiet_mtp: 0,
+            absent: 0,
         }
     }
 }
@@ -67,6 +71,21 @@ impl Rates {
     /// The chance that a draft is accepted if those before it are.
     pub(crate) fn chance(&mut self, source: Source) -> f64 {
         self.slot(source).map_or(1.0, |rate| *rate)
+    }
+
+    /// Whether the MTP block should run along with a request's tokens: where its first draft
+    /// pays, and now and then to see whether it would.
+    pub(crate) fn wants_mtp(&mut self, costs: &Costs) -> bool {
+        if self.chance(Source::Mtp(1)) > costs.of(1) {
+            self.absent = 0;
+            return true;
+        }
+        self.absent += 1;
+        if self.absent < ABSENCE {
+            return false;
+        }
+        self.absent = 0;
+        true
     }
 
     /// Records that a draft was verified.
@@ -190,6 +209,16 @@ mod tests {
         let mut rates = Rates::default();
         let tried = (0..PATIENCE * 3).filter(|_| rates.passed_over(Source::Mtp(1))).count();
         assert_eq!(tried, 3);
+    }
+
+    #[test]
+    fn the_mtp_block_runs_along_where_it_pays_and_else_now_and_then() {
+        let (mut rates, costs) = (Rates::default(), Costs::default());
+        assert!((0..20).all(|_| rates.wants_mtp(&costs)));
+        for _ in 0..40 {
+            rates.note(Source::Mtp(1), false);
+        }
+        assert_eq!((0..80).filter(|_| rates.wants_mtp(&costs)).count(), 10);
     }
 
     #[test]

@@ -32,13 +32,12 @@ impl Engine {
         let drafted = started.elapsed();
         let (mut pass, mut verified) = (Pass::default(), Vec::with_capacity(chains.len()));
         let zero = self.executor.states().zero();
-        let mtp = self.mtp();
         for (id, chain) in chains {
             let chain = self.planes(id, chain)?;
             let Some(entry) = self.slots.get(&id) else { continue };
-            let Some(kv) = entry.kv else { continue };
+            let (Some(kv), Some(job)) = (entry.kv, entry.jobs.front()) else { continue };
             let state = entry.slot.live().unwrap_or_else(|| Arc::clone(&zero));
-            pass.segments.push(chain.segment(entry.slot.tokens().len() as u32, kv, state, mtp, 0));
+            pass.segments.push(chain.segment(entry.slot.tokens().len() as u32, kv, state, job.mtp, 0));
             verified.push(chain);
         }
         let columns = pass.columns() as usize;
@@ -60,17 +59,16 @@ impl Engine {
     /// What each slot's columns hold. The slots' MTP steps run together.
     fn draft(&mut self, slots: &[SlotId]) -> Result<Vec<(SlotId, Chain)>, EngineError> {
         let share = (COLUMNS / slots.len().max(1)).max(1);
-        let mtp = self.mtp();
         let terms = super::terms(&self.options, &self.costs, &self.tokenizer, &self.executor);
         let mut drafters = Vec::with_capacity(slots.len());
         for id in slots {
             let Some(entry) = self.slots.get(id) else { continue };
-            let Some(Job { phase: Phase::Decode { feed }, prompt, generation, .. }) = entry.jobs.front()
+            let Some(Job { phase: Phase::Decode { feed }, prompt, generation, mtp, .. }) = entry.jobs.front()
             else {
                 continue;
             };
             let feed = feed.clone();
-            drafters.push((*id, Drafter::new(&prompt.tokens, generation, feed, share, mtp, terms)));
+            drafters.push((*id, Drafter::new(&prompt.tokens, generation, feed, share, *mtp, terms)));
         }
         loop {
             let mut steps: Vec<(usize, Step)> = Vec::new();

@@ -1,6 +1,6 @@
 //! Prefill passes: a prompt's tokens, and behind its last the opening of the answer.
 
-use super::verify::want;
+use super::verify::{tail_segment, want};
 use super::{Engine, Phase, SlotEntry, SlotId};
 use crate::drafting::{COLUMNS, Chain, Drafter};
 use crate::pass::{Kind, Pass, Segment};
@@ -29,9 +29,11 @@ impl Engine {
         self.exchange(id)?;
         self.slot_kv(id)?;
         let (planner, bytes_left, zero) = (self.planner(), self.bytes_left(), self.executor.states().zero());
+        let mtp = self.mtp();
         let Some(entry) = self.slots.get_mut(&id) else { return Ok(()) };
         let Some(job) = entry.jobs.front_mut() else { return Ok(()) };
         let start = entry.slot.begin(&job.prompt.tokens, &job.prompt.boundaries, bytes_left, planner);
+        job.mtp = mtp && entry.slot.may_draft() && entry.rates.wants_mtp(&self.costs);
         let stats = &mut job.generation.stats;
         stats.prompt = job.prompt.tokens.len() as u32;
         stats.shared = start.shared;
@@ -61,20 +63,21 @@ impl Engine {
         };
         let Phase::Prefill { state, tail, passes } = &mut job.phase else { return Ok(()) };
         let Some(planned) = passes.pop_front() else { return Ok(()) };
-        let last = passes.is_empty();
+        let (last, mtp) = (passes.is_empty(), job.mtp);
         let (mut state, tail) = (Arc::clone(state), std::mem::take(tail));
         let tokens = job.prompt.tokens[planned.start as usize..planned.end as usize].to_vec();
         let mut segments = Vec::new();
         if !tail.is_empty() {
             let next = self.reserve_state()?;
             let position = planned.start - tail.len() as u32;
-            segments.push(self.tail_segment(tail, position, kv, state, Arc::clone(&next)));
+            segments.push(tail_segment(tail, position, kv, state, Arc::clone(&next), mtp));
             state = next;
         }
         let PassStates { end, saves, refused } =
             residency::pass_states(&planned, || self.try_reserve())?.ok_or_else(|| self.no_room())?;
         self.counters.saves_refused += u64::from(refused);
         segments.extend(self.prompt_segments(&planned, &tokens, kv, state, &end, &saves)?);
+        segments.iter_mut().for_each(|s| s.mtp = mtp);
         let chain = if last { self.opening(id) } else { Chain::default() };
         let verified = self.planes(id, chain)?;
         if let Some(segment) = segments.last_mut() {
@@ -82,7 +85,6 @@ impl Engine {
                 want(segment, segment.tokens.len() as u32 - 1, need);
             }
             if !verified.chain.tokens.is_empty() {
-                let mtp = self.mtp();
                 segments.push(verified.segment(planned.end, kv, Arc::clone(&end), mtp, 1));
             }
         }
@@ -91,6 +93,9 @@ impl Engine {
         let Some(entry) = self.slots.get_mut(&id) else { return Ok(()) };
         let Some(job) = entry.jobs.front_mut() else { return Ok(()) };
         let saved = residency::commit(&mut entry.slot, &tokens, saves, Arc::clone(&end));
+        if mtp {
+            entry.slot.entered();
+        }
         job.generation.stats.saves += saved;
         self.counters.saves += u64::from(saved);
         job.generation.stats.prefill_ms += started.elapsed().as_secs_f64() * 1e3;
@@ -168,11 +173,8 @@ impl Engine {
                 }
             };
             let part = tokens[first as usize..until as usize].to_vec();
-            segments.push(Segment {
-                states: own,
-                mtp: self.mtp(),
-                ..Segment::new(kind, part, planned.start + first, kv, from)
-            });
+            segments
+                .push(Segment { states: own, ..Segment::new(kind, part, planned.start + first, kv, from) });
             from = next;
         }
         Ok(segments)

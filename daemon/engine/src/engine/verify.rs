@@ -152,6 +152,9 @@ impl Engine {
             let from = base + have - job.prompt.tokens.len();
             entry.slot.owe(&generation.answer()[from..from + due - have]);
         }
+        if job.mtp {
+            entry.slot.entered();
+        }
         let after = (generation.stats.decode_tokens, generation.drafted());
         self.counters.answer_tokens += u64::from(after.0 - before.0);
         self.counters.drafted += u64::from(after.1.drafted - before.1.drafted);
@@ -176,32 +179,36 @@ impl Engine {
         let Some(entry) = self.slots.get(&id) else { return Ok(None) };
         let (Some(kv), Some(mut state)) = (entry.kv, entry.slot.live()) else { return Ok(None) };
         let (tail, all) = (entry.slot.tail().to_vec(), entry.slot.tokens().len() as u32);
+        let mtp = self.mtp() && entry.slot.may_draft();
         if !tail.is_empty() {
             let next = self.reserve_state()?;
             let position = all - tail.len() as u32;
-            let segment = self.tail_segment(tail, position, kv, state, Arc::clone(&next));
+            let segment = tail_segment(tail, position, kv, state, Arc::clone(&next), mtp);
             self.executor.run(&crate::pass::Pass { segments: vec![segment] })?;
             state = next;
             if let Some(entry) = self.slots.get_mut(&id) {
                 entry.slot.advance(&[], Arc::clone(&state));
+                if mtp {
+                    entry.slot.entered();
+                }
             }
         }
         Ok(Some(self.executor.contents(&kv, &state, all)?))
     }
+}
 
-    /// Answer tokens at a slot's end that were not fed yet.
-    pub(super) fn tail_segment(
-        &self,
-        tail: Vec<u32>,
-        position: u32,
-        kv: KvCache,
-        state: Arc<State>,
-        next: Arc<State>,
-    ) -> Segment {
-        Segment {
-            states: vec![(tail.len() as u32 - 1, next)],
-            mtp: self.mtp(),
-            ..Segment::new(Kind::Decode, tail, position, kv, state)
-        }
+/// Answer tokens at a slot's end that were not fed yet.
+pub(super) fn tail_segment(
+    tail: Vec<u32>,
+    position: u32,
+    kv: KvCache,
+    state: Arc<State>,
+    next: Arc<State>,
+    mtp: bool,
+) -> Segment {
+    Segment {
+        states: vec![(tail.len() as u32 - 1, next)],
+        mtp,
+        ..Segment::new(Kind::Decode, tail, position, kv, state)
     }
 }
