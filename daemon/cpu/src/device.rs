@@ -184,4 +184,8 @@ impl Device for Cpu {
     fn used(&self) -> u64 {
         self.context.store.used()
     }
+
+    fn rest(&mut self) {
+        self.context.store.forget_repacked();
+    }
 }

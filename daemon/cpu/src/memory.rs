@@ -151,6 +151,16 @@ impl Store {
         self.used
     }
 
+    /// Gives back every repacked weight.
+    pub(crate) fn forget_repacked(&mut self) {
+        for memory in self.buffers.values_mut() {
+            if let Memory::Imported { repacked, .. } = memory {
+                let copies = std::mem::take(repacked).into_values().filter_map(|(_, copy)| copy);
+                self.used -= copies.map(|copy| copy.len() as u64).sum::<u64>();
+            }
+        }
+    }
+
     pub(crate) fn info(&self, id: BufferId) -> Option<BufferInfo> {
         let memory = self.buffers.get(&id)?;
         Some(BufferInfo { bytes: memory.len() as u64, read_only: matches!(memory, Memory::Imported { .. }) })

@@ -410,6 +410,7 @@ impl Engine {
         }
         self.executor.shrink_states()?;
         self.executor.shrink_scratch()?;
+        self.executor.rest();
         self.counters.unloads += 1;
         Ok(())
     }

@@ -145,6 +145,11 @@ impl Executor {
         Ok(())
     }
 
+    /// Has the device give back what it can make again.
+    pub fn rest(&mut self) {
+        self.device.rest();
+    }
+
     /// Bytes of the KV cells of `positions` positions.
     pub fn kv_bytes(&self, positions: u32) -> u64 {
         let dtype = match self.switches.kv_type {

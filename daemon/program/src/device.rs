@@ -117,6 +117,10 @@ pub trait Device: Send {
     /// Waits for a submitted program.
     fn wait(&mut self, ticket: Ticket) -> Result<(), DeviceError>;
 
-    /// Bytes in buffers made by [`Device::create`].
+    /// Bytes in buffers made by [`Device::create`], and in what the device made for itself.
     fn used(&self) -> u64;
+
+    /// Gives back what the device made for itself and can make again, such as weights in
+    /// another order. The next program makes what it needs. Nothing by default.
+    fn rest(&mut self) {}
 }
