@@ -4,6 +4,7 @@
 //! quote none.
 
 use std::os::unix::fs::MetadataExt as _;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
@@ -23,11 +24,17 @@ pub struct LogError {
 #[derive(Clone, Debug)]
 pub struct Log(reload::Handle<EnvFilter, Registry>);
 
-/// Reads a log setting; `TANDEM_LOG` in the environment goes before it.
+/// Reads a log setting; `TANDEM_LOG` in the environment goes before it. A mere level is Tandem's
+/// own: libraries say no more than warnings, for a compiler's traces fill a disk, and what a
+/// library would quote nobody here has read.
 pub fn filter(setting: &str) -> Result<EnvFilter, LogError> {
     let environment = std::env::var("TANDEM_LOG").ok().filter(|v| !v.is_empty());
     let setting = environment.as_deref().unwrap_or(setting);
-    EnvFilter::try_new(setting).map_err(|source| LogError { setting: setting.into(), source })
+    let own = match setting.parse::<LevelFilter>() {
+        Ok(level) => format!("{},tandem={level}", level.min(LevelFilter::WARN)),
+        Err(_) => setting.to_owned(),
+    };
+    EnvFilter::try_new(own).map_err(|source| LogError { setting: setting.into(), source })
 }
 
 /// Whether standard error goes to the journal: systemd names its socket's device and inode.
@@ -73,4 +80,25 @@ pub fn panics() {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         tracing::error!(thread = thread.name().unwrap_or("?"), place, "panicked");
     }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mere_level_is_tandems_own() {
+        let filter = |setting| EnvFilter::to_string(&super::filter(setting).unwrap());
+        for (setting, parts) in [
+            ("trace", ["tandem=trace", "warn"]),
+            ("error", ["tandem=error", "error"]),
+            ("info,tandemd=debug", ["tandemd=debug", "info"]),
+        ] {
+            let text = filter(setting);
+            let mut found: Vec<&str> = text.split(',').collect();
+            found.sort_unstable_by_key(|part| !part.contains('='));
+            assert_eq!(found, parts, "{setting}");
+        }
+        assert!(super::filter("loud=very").is_err());
+    }
 }
