@@ -13,6 +13,7 @@ const EVERY: Duration = Duration::from_millis(250);
 pub struct StatusBoard {
     #[cfg(not(target_os = "android"))]
     board: Option<tandem_ipc::board::Board<shared::Memory>>,
+    #[cfg_attr(target_os = "android", allow(dead_code))]
     posted: Option<Instant>,
 }
 

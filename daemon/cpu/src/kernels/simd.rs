@@ -122,7 +122,7 @@ pub(crate) trait Simd: Copy {
 }
 
 /// Vectors of weights that a kernel takes one by one, from memory or unpacked on the way.
-pub(crate) trait Vectors<S: Simd + ?Sized>: Copy {
+pub(crate) trait Vectors<S: Simd>: Copy {
     /// Vector `j`.
     unsafe fn at(self, j: usize) -> S::I;
 }
