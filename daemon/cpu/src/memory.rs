@@ -10,6 +10,7 @@ use crate::pool::Pool;
 use crate::repack::{Groups, Repacked};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::ptr::NonNull;
 use tandem_program::{BufferId, BufferInfo, DType, DeviceError, Region, Tensor};
 
@@ -220,13 +221,13 @@ impl Store {
             return Ok(());
         }
         let room = self.used.checked_add(bytes as u64).is_some_and(|used| used <= self.limit);
+        let start = weight.offset as usize;
+        let release = |part: Range<usize>| region.release(start + part.start..start + part.end);
         // SAFETY: `view` is of a validated tensor in an imported buffer, which no op writes,
         // and its rows are dense.
-        let copy = if room { unsafe { Repacked::new(&view, pool) } } else { None };
+        let copy = if room { unsafe { Repacked::new(&view, pool, release) } } else { None };
         if copy.is_some() {
             self.used += bytes as u64;
-            let start = weight.offset as usize;
-            region.release(start..start + bytes);
         }
         repacked.insert(weight.offset, (*weight, copy));
         Ok(())

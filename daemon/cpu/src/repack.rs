@@ -14,6 +14,10 @@
 use crate::kernels::{WIDTH, interleave};
 use crate::memory::{Own, View};
 use crate::pool::Pool;
+use std::ops::Range;
+
+/// Bytes that are copied before their originals are let go of.
+const PART_BYTES: usize = 16 << 20;
 
 /// See the module.
 pub(crate) struct Repacked {
@@ -51,31 +55,42 @@ impl Repacked {
         (weight.dtype.is_quantized() && groups > 0).then(|| groups * WIDTH * row_bytes(weight))
     }
 
-    /// A copy of a weight whose rows follow each other; none where memory is short.
+    /// A copy of a weight whose rows follow each other; none where memory is short. `copied` is
+    /// told of each part of the weight, in bytes from its start, that is not needed any more.
     ///
     /// # Safety
     ///
     /// The view is of validated, dense rows that nothing writes meanwhile.
-    pub(crate) unsafe fn new(weight: &View, pool: &Pool) -> Option<Repacked> {
+    pub(crate) unsafe fn new(
+        weight: &View,
+        pool: &Pool,
+        mut copied: impl FnMut(Range<usize>),
+    ) -> Option<Repacked> {
         let (bytes, group_bytes) = (Repacked::bytes(weight)?, WIDTH * row_bytes(weight));
         let own = Own::new(bytes)?;
         let to = Groups { start: own.start(), group_bytes, count: bytes / group_bytes };
         // A megabyte or so an item.
         let step = (1 << 20) / group_bytes + 1;
-        pool.run(to.count.div_ceil(step), &|_, item| {
-            for group in item * step..to.count.min((item + 1) * step) {
-                let Some(start) = to.at(group * WIDTH) else { continue };
-                // SAFETY: the weight's rows are dense, so a group's eight lie one after the
-                // other; the copy has room for every group, and each item has its own.
-                let (from, to) = unsafe {
-                    (
-                        std::slice::from_raw_parts(weight.row_bytes(group * WIDTH), group_bytes),
-                        std::slice::from_raw_parts_mut(start.cast_mut(), group_bytes),
-                    )
-                };
-                interleave(weight.dtype, from, to);
-            }
-        });
+        // Original and copy are both in memory for a part of the weight only.
+        let part = PART_BYTES / group_bytes + 1;
+        for first in (0..to.count).step_by(part) {
+            let end = to.count.min(first + part);
+            pool.run((end - first).div_ceil(step), &|_, item| {
+                for group in first + item * step..end.min(first + (item + 1) * step) {
+                    let Some(start) = to.at(group * WIDTH) else { continue };
+                    // SAFETY: the weight's rows are dense, so a group's eight lie one after the
+                    // other; the copy has room for every group, and each item has its own.
+                    let (from, to) = unsafe {
+                        (
+                            std::slice::from_raw_parts(weight.row_bytes(group * WIDTH), group_bytes),
+                            std::slice::from_raw_parts_mut(start.cast_mut(), group_bytes),
+                        )
+                    };
+                    interleave(weight.dtype, from, to);
+                }
+            });
+            copied(first * group_bytes..end * group_bytes);
+        }
         Some(Repacked { own, group_bytes, groups: to.count })
     }
 
