@@ -4,6 +4,8 @@
 // The lint knows tests, not what they share.
 #![allow(clippy::unwrap_used)]
 
+mod trace_requests;
+
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use tandem_cpu::{Cpu, CpuConfig};
@@ -11,10 +13,11 @@ use tandem_engine::engine::{Engine, EngineOptions, LoadError};
 use tandem_engine::gguf::{Gguf, GgufWriter};
 use tandem_engine::model::DraftMatrix;
 use tandem_engine::model::draft_matrix::{IDS_KEY, TYPE_KEY};
-use tandem_engine::request::{EngineError, Event, Input, JobId, Request, Stats};
+use tandem_engine::request::{EngineError, Event, JobId, Request, Stats};
 use tandem_engine::switches::Switches;
 use tandem_engine::trim_draft::{TrimDraft, TrimError};
 use tandem_policy_divergence::Divergence;
+use trace_requests::steps;
 
 fn file(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
@@ -47,16 +50,7 @@ fn open(path: &Path, settings: &[&str]) -> Result<Engine, LoadError> {
 }
 
 fn trace(count: usize) -> (Vec<Request>, Vec<String>) {
-    let text = std::fs::read_to_string(file("tests/traces/demo.jsonl")).expect("the demo trace");
-    let step = |line: &str| {
-        let step: Value = serde_json::from_str(line).expect("a trace line");
-        let body = &step["request"];
-        let mut request = Request::new(Input::Chat { messages: body["messages"].clone(), tools: None });
-        request.schema = Some(body["response_format"]["json_schema"]["schema"].to_string());
-        request.max_tokens = Some(48);
-        (request, step["expect"].as_str().expect("an answer").to_owned())
-    };
-    text.lines().step_by(12).take(count).map(step).unzip()
+    steps("demo.jsonl").into_iter().step_by(12).take(count).map(|step| (step.request, step.expect)).unzip()
 }
 
 fn ask(engine: &mut Engine, requests: &[Request]) -> Vec<Result<(String, Stats), EngineError>> {

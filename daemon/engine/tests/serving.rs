@@ -1,11 +1,14 @@
 //! Slots, the prompt cache and budgets, on the demo model.
 
-use serde_json::{Value, json};
+mod trace_requests;
+
+use serde_json::json;
 use std::path::{Path, PathBuf};
 use tandem_cpu::{Cpu, CpuConfig};
 use tandem_engine::engine::{Engine, EngineOptions, SlotId};
 use tandem_engine::request::{EngineError, Event, Finish, Input, JobId, Request, Stats};
 use tandem_policy_divergence::Divergence;
+use trace_requests::steps;
 
 fn file(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
@@ -18,16 +21,7 @@ fn engine(options: EngineOptions) -> Engine {
 
 /// The first requests of the demo trace with the recorded answers.
 fn trace(count: usize) -> Vec<(Request, String)> {
-    let text = std::fs::read_to_string(file("tests/traces/demo.jsonl")).expect("the demo trace");
-    let step = |line: &str| {
-        let step: Value = serde_json::from_str(line).expect("a trace line");
-        let body = &step["request"];
-        let mut request = Request::new(Input::Chat { messages: body["messages"].clone(), tools: None });
-        request.schema = Some(body["response_format"]["json_schema"]["schema"].to_string());
-        request.max_tokens = Some(48);
-        (request, step["expect"].as_str().expect("an answer").to_owned())
-    };
-    text.lines().take(count).map(step).collect()
+    steps("demo.jsonl").into_iter().take(count).map(|step| (step.request, step.expect)).collect()
 }
 
 fn open(engine: &mut Engine, owner: u32) -> SlotId {

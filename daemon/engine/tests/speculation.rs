@@ -5,9 +5,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod golden_models;
+mod trace_requests;
 
 use golden_models::{model_files, root};
-use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -17,6 +17,7 @@ use tandem_engine::request::{Event, Finish, Input, JobId, Request, Stats};
 use tandem_engine::sampler::SamplerOptions;
 use tandem_engine::switches::Switches;
 use tandem_policy_divergence::Divergence;
+use trace_requests::steps;
 
 /// A small linear congruential generator: the tests' own, so that seeds stay what they are.
 struct Random(u64);
@@ -176,16 +177,7 @@ impl Run {
 
 /// Requests of a trace with the agent that asks.
 fn trace(name: &str, count: usize) -> Vec<(String, Request)> {
-    let text = std::fs::read_to_string(root().join("tests/traces").join(name)).expect("the trace");
-    let step = |line: &str| {
-        let step: Value = serde_json::from_str(line).expect("a trace line");
-        let body = &step["request"];
-        let mut request = Request::new(Input::Chat { messages: body["messages"].clone(), tools: None });
-        request.schema = Some(body["response_format"]["json_schema"]["schema"].to_string());
-        request.max_tokens = Some(48);
-        (step["agent"].as_str().unwrap().to_owned(), request)
-    };
-    let all: Vec<(String, Request)> = text.lines().map(step).collect();
+    let all: Vec<(String, Request)> = steps(name).into_iter().map(|s| (s.agent, s.request)).collect();
     // Some of every agent: they follow each other in the file.
     let every = all.len().div_ceil(count.max(1)).max(1);
     if count >= all.len() { all } else { all.into_iter().step_by(every).collect() }
