@@ -99,8 +99,10 @@ mod shared {
             let file = match make(&path) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                     // A daemon that was killed leaves its board; a running one keeps it.
-                    if let Some(pid) = board::read(name).ok().map(|b| b.pid).filter(|pid| is_alive(*pid)) {
-                        return Err(MemoryError::Taken(pid));
+                    let keeper =
+                        board::read(name).ok().filter(|b| b.pid != std::process::id() && b.is_alive());
+                    if let Some(keeper) = keeper {
+                        return Err(MemoryError::Taken(keeper.pid));
                     }
                     std::fs::remove_file(&path).and_then(|()| make(&path))
                 }
@@ -141,10 +143,6 @@ mod shared {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
             f.debug_tuple("Memory").field(&self.path).finish()
         }
-    }
-
-    fn is_alive(pid: u32) -> bool {
-        pid != std::process::id() && std::path::Path::new("/proc").join(pid.to_string()).exists()
     }
 
     impl Words for Memory {

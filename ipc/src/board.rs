@@ -51,17 +51,14 @@ pub enum Phase {
     Idle,
     /// Runs a pass on the device.
     Pass,
-    /// Takes commands and answers clients.
-    Serving,
     /// Ends.
     Stopping,
 }
 
-const PHASES: [(Phase, &str); 5] = [
+const PHASES: [(Phase, &str); 4] = [
     (Phase::Starting, "starting"),
     (Phase::Idle, "idle"),
     (Phase::Pass, "in a pass"),
-    (Phase::Serving, "serving"),
     (Phase::Stopping, "stopping"),
 ];
 
@@ -145,6 +142,13 @@ pub struct Reading {
     pub passes: u64,
     /// Its last report; none if it has made none or died while it wrote one.
     pub report: Option<String>,
+}
+
+impl Reading {
+    /// Whether a process of the daemon's id runs.
+    pub fn is_alive(&self) -> bool {
+        std::path::Path::new("/proc").join(self.pid.to_string()).exists()
+    }
 }
 
 /// Why a board cannot be read.

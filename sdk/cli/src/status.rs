@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use tandem_ipc::board;
 use tandem_sdk::Client;
 
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
 
 /// What a board says: what the daemon does and since when, then its last report.
 fn show_board(reading: &board::Reading, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
-    let alive = Path::new("/proc").join(reading.pid.to_string()).exists();
+    let alive = reading.is_alive();
     let report = reading.report.as_deref().and_then(|report| serde_json::from_str::<Value>(report).ok());
     if json {
         let all = json!({
