@@ -93,7 +93,6 @@ struct Probe {
 pub struct Scheduler {
     engine: Engine,
     policies: Arc<PolicyHost>,
-    placement: String,
     commands: mpsc::Receiver<Command>,
     orders: Orders,
     clients: BTreeMap<ClientId, Client>,
@@ -122,7 +121,6 @@ impl Scheduler {
         Scheduler {
             engine,
             policies,
-            placement: facts.placement.clone(),
             commands,
             orders,
             clients: BTreeMap::new(),
@@ -213,11 +211,10 @@ impl Scheduler {
         }));
         self.engine.set_limits(&config.engine);
         self.unload_after = config.unload_after;
-        if self.placement != config.placement {
-            self.placement.clone_from(&config.placement);
+        if self.facts.placement != config.placement {
             self.facts.placement.clone_from(&config.placement);
             for client in self.clients.values() {
-                let placed = match self.policies.placement(&self.placement) {
+                let placed = match self.policies.placement(&self.facts.placement) {
                     Ok(placement) => {
                         self.engine.set_placement(client.slot, placement).map_err(|e| e.to_string())
                     }
@@ -228,7 +225,7 @@ impl Scheduler {
                 }
             }
         }
-        tracing::info!(placement = self.placement, clients = limits.clients, "settings read again");
+        tracing::info!(placement = self.facts.placement, clients = limits.clients, "settings read again");
         supervisor::ready("serving");
     }
 
@@ -289,7 +286,7 @@ impl Scheduler {
         sender: Sender<ServerMessage>,
         shared: Arc<Shared>,
     ) {
-        let opened = match self.policies.placement(&self.placement) {
+        let opened = match self.policies.placement(&self.facts.placement) {
             Ok(placement) => self.engine.open_slot(peer.uid, placement).map_err(|e| e.to_string()),
             Err(error) => Err(error.to_string()),
         };
