@@ -103,6 +103,10 @@ impl Failure {
         move |source| Failure::File { what: "read", path: path.to_owned(), source }
     }
 
+    pub(crate) fn write(path: &Path) -> impl Fn(io::Error) -> Failure {
+        move |source| Failure::File { what: "write", path: path.to_owned(), source }
+    }
+
     pub(crate) fn content(path: &Path, reason: impl Into<String>) -> Failure {
         Failure::Content { path: path.to_owned(), reason: reason.into() }
     }

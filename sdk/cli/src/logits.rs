@@ -87,9 +87,7 @@ pub(crate) fn write(
     }
     let views = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor));
     serialize_to_file(views, None, file).map_err(|error| match error {
-        safetensors::SafeTensorError::IoError(source) => {
-            Failure::File { what: "write", path: file.to_owned(), source }
-        }
+        safetensors::SafeTensorError::IoError(source) => Failure::write(file)(source),
         error => Failure::Encode(error.to_string()),
     })?;
     if json {

@@ -17,8 +17,8 @@ pub(crate) fn run<C: CommandFactory>(args: &Args, out: &mut dyn Write) -> Result
     let pages = [("man1", "1", C::command()), ("man8", "8", Flags::command())];
     for (folder, section, command) in pages {
         let folder = args.folder.join(folder);
-        let io = |source| Failure::File { what: "write", path: folder.clone(), source };
-        std::fs::create_dir_all(&folder).map_err(io)?;
+        let io = Failure::write(&folder);
+        std::fs::create_dir_all(&folder).map_err(&io)?;
         // Subcommands are told whose they are.
         let mut command = command.disable_help_subcommand(true);
         command.build();

@@ -78,11 +78,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
     let fit = fit(&measured).map_err(|e| Failure::content(source, e.to_string()))?;
     if let Some(path) = &args.out {
         let model = serde_json::to_string_pretty(&fit.cost).map_err(usage)?;
-        std::fs::write(path, model + "\n").map_err(|source| Failure::File {
-            what: "write",
-            path: path.clone(),
-            source,
-        })?;
+        std::fs::write(path, model + "\n").map_err(Failure::write(path))?;
     }
     if args.json {
         serde_json::to_writer(&mut *out, &fit).map_err(std::io::Error::from)?;

@@ -98,11 +98,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
     let report = Report { kv_bound: kv_bound(&trace), policies };
     if let Some(path) = &args.svg {
         let title = args.trace.file_name().unwrap_or_default().to_string_lossy();
-        std::fs::write(path, svg::svg(&report, &title)).map_err(|source| Failure::File {
-            what: "write",
-            path: path.clone(),
-            source,
-        })?;
+        std::fs::write(path, svg::svg(&report, &title)).map_err(Failure::write(path))?;
     }
     if args.json {
         serde_json::to_writer(&mut *out, &report).map_err(std::io::Error::from)?;
