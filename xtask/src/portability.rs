@@ -45,19 +45,18 @@ const CROSS: [Need; 2] = [
     Need {
         probe: &["aarch64-linux-gnu-gcc", "--version"],
         install: &[
-            "sh",
-            "-c",
-            "apt-get -q update && apt-get -q -y --no-install-recommends install \
-             gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
+            "apt-get",
+            "install",
+            "-q",
+            "-y",
+            "--no-install-recommends",
+            "gcc-aarch64-linux-gnu",
+            "libc6-dev-arm64-cross",
         ],
     },
     Need {
         probe: &["qemu-aarch64", "--version"],
-        install: &[
-            "sh",
-            "-c",
-            "apt-get -q update && apt-get -q -y --no-install-recommends install qemu-user",
-        ],
+        install: &["apt-get", "install", "-q", "-y", "--no-install-recommends", "qemu-user"],
     },
 ];
 
