@@ -1,5 +1,6 @@
 //! The seam between the engine and whatever computes.
 
+use crate::power::Power;
 use crate::program::{Program, ProgramError};
 use crate::tensor::BufferId;
 use std::ops::Range;
@@ -123,4 +124,10 @@ pub trait Device: Send {
     /// Gives back what the device made for itself and can make again, such as weights in
     /// another order. The next program makes what it needs. Nothing by default.
     fn rest(&mut self) {}
+
+    /// The device's power handler, where it has votes to hold. A program submitted while its
+    /// votes are released is refused. Nothing by default: the platform needs no votes.
+    fn power(&self) -> Option<Arc<dyn Power>> {
+        None
+    }
 }

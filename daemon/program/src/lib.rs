@@ -24,6 +24,7 @@
 pub mod conformance;
 pub mod device;
 pub mod op;
+pub mod power;
 pub mod program;
 pub mod reference;
 pub mod scalar;
@@ -31,5 +32,6 @@ pub mod tensor;
 
 pub use device::{Bytes, Device, DeviceError, DeviceInfo, Exactness, Region, Ticket};
 pub use op::{Act, DeltaForm, Op, Product, StateOut};
+pub use power::{Corner, Power, Votes};
 pub use program::{BufferInfo, Program, ProgramError};
 pub use tensor::{BufferId, DType, Tensor};
