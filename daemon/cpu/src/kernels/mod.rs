@@ -2,7 +2,7 @@
 //! set, and reached through a [`Kernels`] table that is picked at start-up.
 //!
 //! ```text
-//! rows  float  round  repacked  panel  tile  recurrent      bodies, generic over Simd
+//! rows  float  round  repacked  panel  tile  sixes  recurrent      bodies, generic over Simd
 //!        └──────────────┬──────────────┘
 //!   portable   avx2   avx512   neon              Simd for one instruction set, and its table
 //! ```
@@ -15,6 +15,7 @@ mod repacked;
 mod round;
 mod rows;
 mod simd;
+mod sixes;
 mod tile;
 
 pub(crate) mod portable;

@@ -6,6 +6,7 @@
 use super::panel::{PANEL_VALUES, Panel, Unpack};
 use super::repacked::{Interleaved, Rows, Source};
 use super::simd::{Piece, Simd, Stored, Vectors, WIDTH};
+use super::sixes::DirectSixes;
 use std::marker::PhantomData;
 use tandem_program::DType;
 
@@ -51,6 +52,7 @@ pub(super) unsafe fn tile_repacked<S: Simd>(
     unsafe {
         match (dtype, columns.count) {
             (DType::Q4_0, 1..=DIRECT) => direct::<S, Q4_0, _>(Nibbles(rows), columns, acc),
+            (DType::Q6_K, 1..=DIRECT) => direct_sixes::<S>(rows, columns, acc),
             (DType::Q8_0, 1..=DIRECT) => direct::<S, Q8_0, _>(SignedBytes(rows), columns, acc),
             _ => through_panel::<S, _>(dtype, Interleaved(rows), Interleaved(next), columns, panel, acc),
         }
@@ -99,10 +101,10 @@ unsafe fn through_panel<S: Simd, W: Source>(
 }
 
 /// The values `first .. first + values` of the columns.
-struct Part<'a> {
-    columns: &'a Columns,
-    first: usize,
-    values: usize,
+pub(super) struct Part<'a> {
+    pub(super) columns: &'a Columns,
+    pub(super) first: usize,
+    pub(super) values: usize,
 }
 
 /// How a format's blocks add to the accumulators of `C` columns.
@@ -168,7 +170,7 @@ unsafe fn load_acc<S: Simd, const C: usize>(acc: *const f32) -> [S::F; C] {
 }
 
 #[inline(always)]
-unsafe fn store_acc<S: Simd, const C: usize>(acc: *mut f32, v: [S::F; C]) {
+pub(super) unsafe fn store_acc<S: Simd, const C: usize>(acc: *mut f32, v: [S::F; C]) {
     // SAFETY: the caller's `acc` holds `C` vectors.
     unsafe {
         for (c, v) in v.into_iter().enumerate() {
@@ -369,6 +371,19 @@ unsafe fn direct<S: Simd, T: Blocks32, U: Units>(units: U, columns: &Columns, ac
     }
 }
 
+#[inline(always)]
+unsafe fn direct_sixes<S: Simd>(rows: *const u8, columns: &Columns, acc: *mut f32) {
+    // SAFETY: the caller's contract, passed on.
+    unsafe {
+        match columns.count {
+            1 => S::outline(DirectSixes::<1> { rows, columns, acc }),
+            2 => S::outline(DirectSixes::<2> { rows, columns, acc }),
+            3 => S::outline(DirectSixes::<3> { rows, columns, acc }),
+            _ => S::outline(DirectSixes::<4> { rows, columns, acc }),
+        }
+    }
+}
+
 impl<T: Blocks32> Format for T {
     #[inline(always)]
     unsafe fn run<S: Simd, const C: usize>(panel: &Panel, part: &Part<'_>, column: usize, acc: *mut f32) {
@@ -445,16 +460,16 @@ unsafe fn blocks_32<S: Simd, T: Blocks32, U: Units, const C: usize>(
 struct Minima<const BITS: u32>;
 
 /// The columns' pointers at block `part.first / 256`.
-struct Wide<const C: usize> {
-    x: [*const i8; C],
-    d: [*const f32; C],
-    sums: [*const i32; C],
+pub(super) struct Wide<const C: usize> {
+    pub(super) x: [*const i8; C],
+    pub(super) d: [*const f32; C],
+    pub(super) sums: [*const i32; C],
 }
 
 impl<const C: usize> Wide<C> {
     /// `pairs` is 8 with the sums over 16, 4 with those over 32.
     #[inline(always)]
-    unsafe fn new(part: &Part<'_>, column: usize, sums: *const i32, pairs: usize) -> Self {
+    pub(super) unsafe fn new(part: &Part<'_>, column: usize, sums: *const i32, pairs: usize) -> Self {
         let blocks = part.columns.width / 256;
         let mut at = Wide { x: [part.columns.bytes; C], d: [part.columns.scales; C], sums: [sums; C] };
         for c in 0..C {
