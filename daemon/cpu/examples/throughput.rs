@@ -73,7 +73,7 @@ fn weight(cpu: &mut Cpu, dtype: DType, rows: u32, width: u32) -> Result<Tensor, 
 fn floats(cpu: &mut Cpu, rows: u32, width: u32) -> Result<Tensor, DeviceError> {
     let id = cpu.create(u64::from(rows) * u64::from(width) * 4)?;
     let values: Vec<u8> = (0..rows * width)
-        .flat_map(|i| (((i * 2_654_435_761) >> 8) as f32 / 8_388_608.0 - 1.0).to_le_bytes())
+        .flat_map(|i| (((i.wrapping_mul(2_654_435_761)) >> 8) as f32 / 8_388_608.0 - 1.0).to_le_bytes())
         .collect();
     cpu.write(id, 0, &values)?;
     Ok(Tensor::dense(id, 0, DType::F32, rows, width))
