@@ -208,10 +208,10 @@ impl Gate {
             return;
         }
         // A request that was announced and then refused: the idle time begins again.
-        if state.busy != busy && busy || !state.busy && expected {
+        if !state.busy && (busy || expected) {
             state.event(PowerEventKind::SUBMITTED);
         }
-        if state.busy && !busy || !busy && expected {
+        if !busy && (state.busy || expected) {
             state.event(PowerEventKind::IDLE);
         }
         state.busy = busy;
