@@ -40,6 +40,8 @@ pub fn check(config: &Config, out: &mut dyn Write) -> Result<(), ServeError> {
     say("device", format!("{} ({})", info.name, info.detail));
     PolicyHost::new()?.placement(&config.placement)?;
     say("policy", config.placement.clone());
+    let released = if config.power.idle_release { "released when idle" } else { "never released" };
+    say("power", format!("{}; votes are {released}", config.power.policy.name));
     let (checkpoint, limits) = (engine.checkpoint_bytes(), &config.limits);
     say(
         "memory",

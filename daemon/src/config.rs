@@ -97,10 +97,30 @@ pub struct File {
     pub policy_cache: Option<PathBuf>,
     /// What work costs on this device, as `tandem policy calibrate` fits it; policies are told.
     pub cost: Option<CostModel>,
+    /// Power votes of an idle device.
+    pub power: PowerSettings,
     /// Limits.
     pub limits: Limits,
     /// Mechanisms.
     pub switches: Switches,
+}
+
+/// When an idle device lets go of its power votes. Devices without votes have no use for it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PowerSettings {
+    /// The power policy's name. Default `idle-timer`.
+    pub policy: String,
+    /// Whether votes are released at all. Default true.
+    pub idle_release: bool,
+    /// File to which changes of the votes are appended, a JSON object a line.
+    pub vote_log: Option<PathBuf>,
+}
+
+impl Default for PowerSettings {
+    fn default() -> Self {
+        PowerSettings { policy: "idle-timer".into(), idle_release: true, vote_log: None }
+    }
 }
 
 /// What work costs, in nanoseconds.
@@ -193,6 +213,17 @@ pub enum ConfigError {
     /// A policy that does not exist.
     #[error(transparent)]
     Placement(#[from] crate::policy::PolicyError),
+    /// A power policy that does not exist.
+    #[error("there is no power policy {name:?}; those that come with Tandem are {}", known.join(", "))]
+    Power {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: Vec<&'static str>,
+    },
+    /// Neither on nor off.
+    #[error("idle_release is {0:?}; it can be on or off")]
+    IdleRelease(String),
     /// A name that no board can have.
     #[error("board: {0}")]
     Board(#[from] tandem_ipc::board::BoardError),
@@ -216,6 +247,8 @@ pub struct Config {
     pub placement: String,
     /// Folder for compiled policies; without one they are compiled at every start.
     pub policy_cache: Option<PathBuf>,
+    /// How power votes are managed.
+    pub power: crate::power::Options,
     /// Limits.
     pub limits: Limits,
     /// Engine limits and switches.
@@ -257,18 +290,29 @@ impl File {
 impl Config {
     /// Flags over file over defaults.
     pub fn resolve(flags: &Flags) -> Result<Self, ConfigError> {
-        let file = match &flags.config {
+        let mut file = match &flags.config {
             Some(path) => File::read(path)?,
             None => File::default(),
         };
         let mut switches = file.switches;
         let mut placement = flags.placement.clone().or(file.placement).unwrap_or_else(|| "anchor".into());
         for pair in &flags.set {
-            match pair.strip_prefix("placement=") {
-                Some(name) => name.clone_into(&mut placement),
-                None => switches.set(pair)?,
+            match pair.split_once('=') {
+                Some(("placement", name)) => name.clone_into(&mut placement),
+                Some(("idle_release", "on" | "true")) => file.power.idle_release = true,
+                Some(("idle_release", "off" | "false")) => file.power.idle_release = false,
+                Some(("idle_release", value)) => return Err(ConfigError::IdleRelease(value.into())),
+                _ => switches.set(pair)?,
             }
         }
+        let power = crate::power::Options {
+            policy: tandem_policies::power(&file.power.policy).ok_or_else(|| ConfigError::Power {
+                name: file.power.policy.clone(),
+                known: tandem_policies::POWERS.iter().map(|p| p.name).collect(),
+            })?,
+            idle_release: file.power.idle_release,
+            vote_log: file.power.vote_log,
+        };
         crate::policy::PolicyHost::check_name(&placement)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = flags.threads.or(file.threads).unwrap_or(cores);
@@ -333,6 +377,7 @@ impl Config {
             socket: flags.socket.clone().or(file.socket).unwrap_or_else(default_socket),
             threads,
             placement,
+            power,
             policy_cache: file.policy_cache.or_else(default_policy_cache),
             unload_after: Some(std::time::Duration::from_secs(limits.unload_after_s))
                 .filter(|d| !d.is_zero()),
@@ -357,6 +402,7 @@ impl Config {
             ("board", self.board != new.board),
             ("policy_cache", self.policy_cache != new.policy_cache),
             ("cost", engine.cost != new.engine.cost),
+            ("power.vote_log", self.power.vote_log != new.power.vote_log),
             ("core_dumps", self.core_dumps != new.core_dumps),
             ("limits.socket_mode", limits.socket_mode != new.limits.socket_mode),
             ("limits.prompt_cache_mib", limits.prompt_cache_mib != new.limits.prompt_cache_mib),
@@ -391,6 +437,24 @@ mod tests {
         assert!(error.contains("line 2"), "{error}");
         let error = file("[limits]\nclient = 3\n").unwrap_err();
         assert!(error.contains("line 2") && error.contains("client"), "{error}");
+    }
+
+    #[test]
+    fn power_settings_are_checked_by_name() {
+        let error = file("[power]\npolicy = \"adaptive\"\nidle_relaese = true\n").unwrap_err();
+        assert!(error.contains("line 3") && error.contains("idle_relaese"), "{error}");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.toml");
+        std::fs::write(&path, "[power]\npolicy = \"fastest\"\n").unwrap();
+        let flags = Flags { model: Some("m.gguf".into()), config: Some(path.clone()), ..Flags::default() };
+        let text = Config::resolve(&flags).unwrap_err().to_string();
+        assert!(text.contains("fastest") && text.contains("idle-timer, adaptive"), "{text}");
+        std::fs::write(&path, "[power]\npolicy = \"adaptive\"\n").unwrap();
+        let flags = Flags { set: vec!["idle_release=off".into()], ..flags };
+        let power = Config::resolve(&flags).unwrap().power;
+        assert_eq!((power.policy.name, power.idle_release), ("adaptive", false));
+        let flags = Flags { set: vec!["idle_release=maybe".into()], ..flags };
+        assert!(Config::resolve(&flags).unwrap_err().to_string().contains("maybe"));
     }
 
     #[test]

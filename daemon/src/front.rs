@@ -103,6 +103,7 @@ pub struct Front {
     wake: Arc<OwnedFd>,
     orders: mpsc::Receiver<Order>,
     commands: mpsc::Sender<Command>,
+    power: crate::power::Handle,
     admission: Admission,
     clients: HashMap<u64, Client>,
     greetings: HashMap<u64, Greeting>,
@@ -119,6 +120,7 @@ impl Front {
         listener: Listener,
         admission: Admission,
         commands: mpsc::Sender<Command>,
+        power: crate::power::Handle,
     ) -> std::io::Result<(Self, Orders)> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
@@ -132,6 +134,7 @@ impl Front {
             wake: Arc::clone(&wake),
             orders,
             commands,
+            power,
             admission,
             clients: HashMap::new(),
             greetings: HashMap::new(),
@@ -376,6 +379,10 @@ impl Front {
                 Ok(None) => return,
                 Ok(Some(message)) => {
                     client.shared.waiting.fetch_add(1, Ordering::AcqRel);
+                    if matches!(message, ClientMessage::Generate { .. }) {
+                        // Votes come back while the prompt is rendered and tokenized.
+                        self.power.expect();
+                    }
                     if self.commands.send(Command::Message(ClientId(id), message)).is_err() {
                         return;
                     }

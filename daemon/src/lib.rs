@@ -8,7 +8,8 @@
 //!
 //! [`front`] owns the socket, handshakes and the clients' request rings; [`scheduler`] owns
 //! the engine, so one thread alone touches the device, and the clients' response rings.
-//! Neither waits for a client. [`board`] shows what the scheduler does to monitors,
+//! Neither waits for a client. [`power`] lets go of the device's votes
+//! when it is idle, [`board`] shows what the scheduler does to monitors,
 //! [`supervisor`] to what started the daemon.
 
 pub mod board;
@@ -17,6 +18,7 @@ pub mod config;
 pub mod front;
 pub mod log;
 pub mod policy;
+pub mod power;
 pub mod scheduler;
 pub mod serve;
 pub mod status;

@@ -6,6 +6,7 @@ use crate::board::{Phase, StatusBoard};
 use crate::config::Config;
 use crate::front::{Admission, Order, Orders, Shared};
 use crate::policy::PolicyHost;
+use crate::power;
 use crate::status;
 use crate::supervisor::{self, Pulse};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -102,11 +103,15 @@ pub struct Scheduler {
     unload_after: Option<Duration>,
     unload_at: Option<Instant>,
     board: StatusBoard,
+    power: power::Handle,
+    votes: power::Options,
     /// Something happened since the last report on the board.
     news: bool,
 }
 
 impl Scheduler {
+    // One call site, which has all of them.
+    #[allow(clippy::too_many_arguments)]
     /// A scheduler for a loaded engine. The policy of new slots is that of `facts`, out of `policies`; after
     /// `unload_after` without work everything but the file mapping is given back.
     pub fn new(
@@ -117,6 +122,7 @@ impl Scheduler {
         facts: status::Facts,
         unload_after: Option<Duration>,
         board: StatusBoard,
+        (power, votes): (power::Handle, power::Options),
     ) -> Self {
         Scheduler {
             engine,
@@ -130,6 +136,8 @@ impl Scheduler {
             unload_after,
             unload_at: None,
             board,
+            power,
+            votes,
             news: true,
         }
     }
@@ -141,6 +149,7 @@ impl Scheduler {
         loop {
             let busy = self.engine.has_work() || self.clients.values().any(Client::may_probe);
             let wake = if busy { None } else { self.next_wake() };
+            self.power.busy(busy);
             self.report(busy);
             let command = match (busy, wake) {
                 // A flood of messages must not keep the device from its work.
@@ -195,9 +204,10 @@ impl Scheduler {
             self.board.phase(Phase::Idle);
         }
         if std::mem::take(&mut self.news) {
-            let Scheduler { board, facts, engine, clients, policies, .. } = self;
-            let posted =
-                board.post(!busy, || status::report(facts, engine, clients, &policies.status()).to_string());
+            let Scheduler { board, facts, engine, clients, policies, power, votes, .. } = self;
+            let posted = board.post(!busy, || {
+                status::report(facts, engine, clients, &policies.status(), power.status(votes)).to_string()
+            });
             self.news = !posted;
         }
     }
@@ -211,6 +221,8 @@ impl Scheduler {
         }));
         self.engine.set_limits(&config.engine);
         self.unload_after = config.unload_after;
+        self.power.set(&config.power);
+        self.votes = config.power.clone();
         if self.facts.placement != config.placement {
             self.facts.placement.clone_from(&config.placement);
             for client in self.clients.values() {
@@ -259,6 +271,7 @@ impl Scheduler {
                 self.send(id, failed(request, FailureCode::ShuttingDown, text.into()));
             }
         }
+        self.power.stop();
         self.orders.give(Order::Stop);
         let c = self.engine.counters();
         tracing::info!(requests = c.requests, answered = c.answered, failed = c.failed, "stopped");
@@ -331,8 +344,10 @@ impl Scheduler {
             ClientMessage::Generate { id: request, request: body } => self.generate(id, request, &body),
             ClientMessage::Cancel { id: request } => self.cancel(id, request),
             ClientMessage::Status { id: request } => {
-                let json = status::report(&self.facts, &self.engine, &self.clients, &self.policies.status())
-                    .to_string();
+                let power = self.power.status(&self.votes);
+                let policies = self.policies.status();
+                let json =
+                    status::report(&self.facts, &self.engine, &self.clients, &policies, power).to_string();
                 self.send(id, ServerMessage::Status { id: request, json });
             }
             ClientMessage::Logits { id: request, prompts, all_positions } => {

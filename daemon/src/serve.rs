@@ -5,6 +5,7 @@ use crate::config::{Config, DeviceKind};
 use crate::front::{Admission, Front};
 use crate::log::{self, Log};
 use crate::policy::{PolicyError, PolicyHost};
+use crate::power::{Gated, Manager};
 use crate::scheduler::{Command, Scheduler};
 use crate::status::Facts;
 use crate::supervisor;
@@ -28,6 +29,9 @@ pub enum ServeError {
     /// The CPU device.
     #[error(transparent)]
     Cpu(#[from] CpuError),
+    /// The device's power votes.
+    #[error(transparent)]
+    Device(#[from] tandem_program::DeviceError),
     /// The placement policy.
     #[error(transparent)]
     Policy(#[from] PolicyError),
@@ -81,7 +85,9 @@ pub fn serve(config: &Config, inherited: Option<OwnedFd>, log: &Log) -> Result<(
     // Before the model: a plugin that cannot be loaded is told at once.
     policies.placement(&config.placement)?;
     let policies = Arc::new(policies);
-    let engine = Engine::open(&config.model, device(config)?, config.engine.clone())?;
+    let power = Manager::start(&config.power).map_err(system("power"))?;
+    let gated = Gated::around(device(config)?, power.handle().gate())?;
+    let engine = Engine::open(&config.model, gated, config.engine.clone())?;
     let info = engine.executor().device();
     tracing::info!(
         model = %config.model.display(),
@@ -93,11 +99,21 @@ pub fn serve(config: &Config, inherited: Option<OwnedFd>, log: &Log) -> Result<(
     let (commands, inbox) = mpsc::channel();
     let admission =
         Admission { clients: config.limits.clients, clients_per_user: config.limits.clients_per_user };
-    let (front, orders) = Front::new(listener, admission, commands.clone()).map_err(system("epoll"))?;
+    let (front, orders) =
+        Front::new(listener, admission, commands.clone(), power.handle()).map_err(system("epoll"))?;
     let facts =
         Facts { model: config.model.clone(), placement: config.placement.clone(), started: Instant::now() };
-    let scheduler =
-        Scheduler::new(engine, policies.clone(), inbox, orders.clone(), facts, config.unload_after, board);
+    let votes = (power.handle(), config.power.clone());
+    let scheduler = Scheduler::new(
+        engine,
+        policies.clone(),
+        inbox,
+        orders.clone(),
+        facts,
+        config.unload_after,
+        board,
+        votes,
+    );
     let end = commands.clone();
     let handle = signals.handle();
     let waiter = watch_signals(signals, commands.clone(), config.clone(), log.clone(), policies)?;

@@ -25,6 +25,7 @@ pub(crate) fn report(
     engine: &Engine,
     clients: &BTreeMap<ClientId, Client>,
     policies: &[PolicyStatus],
+    power: Value,
 ) -> Value {
     let device = engine.executor().device();
     let dims = engine.dims();
@@ -47,8 +48,7 @@ pub(crate) fn report(
         "switches": serde_json::to_value(&engine.options().switches).unwrap_or(Value::Null),
         "clients": clients.iter().map(|(id, c)| client(*id, c, engine)).collect::<Vec<_>>(),
         "memory": memory(engine, clients, policies),
-        // Only devices with power votes have more to say.
-        "power": { "votes": "none" },
+        "power": power,
         "counters": engine.counters(),
     })
 }

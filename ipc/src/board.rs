@@ -70,7 +70,7 @@ impl Phase {
 }
 
 /// Milliseconds of `CLOCK_BOOTTIME`: they count on in suspend and are the same in every process.
-fn now() -> u64 {
+pub fn boot_ms() -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `t` is a timespec to be written. The clock is there since Linux 2.6.39.
     unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut t) };
@@ -99,7 +99,7 @@ impl<W: WordsMut> Board<W> {
     }
 
     fn set(&self, phase: Phase) {
-        self.words.store(SINCE, now(), Ordering::Relaxed);
+        self.words.store(SINCE, boot_ms(), Ordering::Relaxed);
         self.words.store(PHASE, phase as u64, Ordering::Release);
     }
 
@@ -204,7 +204,7 @@ pub fn read(name: &str) -> Result<Reading, BoardError> {
         file.read_exact_at(&mut turn, (TURN * 8) as u64).map_err(io)?;
         let whole = u64::from_ne_bytes(turn) == word(&copy, TURN) && word(&copy, TURN).is_multiple_of(2);
         if whole || attempt == TRIES {
-            return parse(&copy, whole, now()).map_err(foreign);
+            return parse(&copy, whole, boot_ms()).map_err(foreign);
         }
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -276,12 +276,15 @@ mod tests {
         let mut board = Board::new(&memory);
         assert!(board.post("{\"a\":1}"));
         board.phase(Phase::Pass);
-        let reading = parse(&bytes(&memory), true, now()).unwrap();
+        let reading = parse(&bytes(&memory), true, boot_ms()).unwrap();
         assert_eq!(reading.report.as_deref(), Some("{\"a\":1}"));
         assert_eq!((reading.phase, reading.passes, reading.pid), (Phase::Pass, 1, std::process::id()));
         assert!(!board.post(&"x".repeat(MAX_REPORT + 1)));
         assert!(board.post(&"x".repeat(MAX_REPORT)));
-        assert_eq!(parse(&bytes(&memory), true, now()).unwrap().report.map(|r| r.len()), Some(MAX_REPORT));
+        assert_eq!(
+            parse(&bytes(&memory), true, boot_ms()).unwrap().report.map(|r| r.len()),
+            Some(MAX_REPORT)
+        );
     }
 
     #[test]

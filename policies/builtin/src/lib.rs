@@ -1,9 +1,10 @@
-//! The placement policies that come with Tandem, by name.
+//! The policies that come with Tandem, by name.
 //!
-//! Each is one source compiled twice: natively, which the simulator runs and
-//! the daemon falls back to, and to the Wasm component that the daemon loads.
+//! Each placement policy is one source compiled twice: natively, which the simulator runs and
+//! the daemon falls back to, and to the Wasm component that the daemon loads. Power policies run
+//! natively.
 
-use tandem_policy::Placement;
+use tandem_policy::{Placement, Power};
 
 /// A placement policy that comes with Tandem.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +57,37 @@ pub const PLACEMENTS: &[Builtin] = &[
 #[must_use]
 pub fn placement(name: &str) -> Option<&'static Builtin> {
     PLACEMENTS.iter().find(|p| p.name == name)
+}
+
+/// A power policy that comes with Tandem.
+#[derive(Clone, Copy, Debug)]
+pub struct BuiltinPower {
+    /// What the config calls it.
+    pub name: &'static str,
+    /// What it does, in one line.
+    pub summary: &'static str,
+    /// Makes one, natively compiled.
+    pub native: fn() -> Box<dyn Power + Send>,
+}
+
+/// All of them, the default first.
+pub const POWERS: &[BuiltinPower] = &[
+    BuiltinPower {
+        name: "idle-timer",
+        summary: "drops the votes after three seconds without work (the paper's rule)",
+        native: || Box::new(tandem_policy_idle_timer::IdleTimer::default()),
+    },
+    BuiltinPower {
+        name: "adaptive",
+        summary: "rent or buy: the timeout that would have cost least over the pauses seen",
+        native: || Box::new(tandem_policy_adaptive::Adaptive::default()),
+    },
+];
+
+/// The power policy of that name.
+#[must_use]
+pub fn power(name: &str) -> Option<&'static BuiltinPower> {
+    POWERS.iter().find(|p| p.name == name)
 }
 
 /// `divergence` with another threshold, in tokens.

@@ -108,6 +108,22 @@ fn policy_words(policy: &Value) -> String {
     words
 }
 
+fn power_words(power: &Value) -> String {
+    if power["votes"] == "none" {
+        return "the device has no votes to release".into();
+    }
+    let seconds = |key: &str| number(&power[key]) as f64 / 1000.0;
+    format!(
+        "votes {} by {}{}; held {:.1} s, released {:.1} s, {} wake-ups",
+        text(&power["votes"]),
+        text(&power["policy"]),
+        if power["idle_release"] == false { " (idle release is off)" } else { "" },
+        seconds("held_ms"),
+        seconds("released_ms"),
+        number(&power["wakeups"]),
+    )
+}
+
 /// The status in a person's words.
 pub(crate) fn words(status: &Value) -> String {
     let mut words = String::new();
@@ -143,6 +159,7 @@ pub(crate) fn words(status: &Value) -> String {
     for policy in status["policies"].as_array().into_iter().flatten() {
         line("", policy_words(policy));
     }
+    line("power", power_words(&status["power"]));
     let memory = status["memory"].as_object();
     let parts: Vec<String> = memory
         .into_iter()

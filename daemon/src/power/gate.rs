@@ -1,0 +1,298 @@
+//! The gate between submission and release: one lock, under which votes change.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tandem_policy::PowerEventKind;
+use tandem_program::DeviceError;
+use tandem_program::power::{Power, Votes};
+
+/// Events that may wait for the policy; older ones go first, the policy then misses a pause.
+const EVENTS: usize = 64;
+/// Votes that may wait to be written to the vote log.
+const ENTRIES: usize = 4096;
+
+/// Why votes changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The daemon took the device up.
+    Start,
+    /// A request arrived.
+    Request,
+    /// A batch was submitted and the votes were not back yet.
+    Batch,
+    /// The power policy.
+    Policy,
+    /// The daemon ends.
+    Stop,
+}
+
+impl Reason {
+    /// Its name in the vote log.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Reason::Start => "start",
+            Reason::Request => "request",
+            Reason::Batch => "batch",
+            Reason::Policy => "policy",
+            Reason::Stop => "stop",
+        }
+    }
+}
+
+/// What happened to the votes so far. Times are milliseconds that count suspend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Votes are held now.
+    pub held: bool,
+    /// Time with votes held.
+    pub held_ms: u64,
+    /// Time without.
+    pub released_ms: u64,
+    /// Releases.
+    pub releases: u64,
+    /// Restores after a release.
+    pub wakeups: u64,
+    /// Releases that the policy wanted and work prevented.
+    pub prevented: u64,
+    /// Batches submitted.
+    pub batches: u64,
+    /// Batches in flight.
+    pub in_flight: u32,
+    /// Time the platform took for the slowest restore, in microseconds.
+    pub slowest_restore_us: u64,
+}
+
+/// One change of votes, for the vote log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) boot_ms: u64,
+    pub(crate) held: bool,
+    pub(crate) reason: Reason,
+    pub(crate) took_us: u64,
+}
+
+/// What the lock guards.
+#[derive(Default)]
+pub(crate) struct State {
+    power: Option<Arc<dyn Power>>,
+    totals: Totals,
+    since: u64,
+    busy: bool,
+    pub(crate) expected: bool,
+    pub(crate) quit: bool,
+    pub(crate) events: std::collections::VecDeque<PowerEventKind>,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) lost_entries: u64,
+    /// Settings that were read again; the power thread takes them.
+    pub(crate) settings: Option<super::manager::Settings>,
+}
+
+/// Counts suspend, in milliseconds.
+pub(crate) type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
+
+/// See the module.
+pub struct Gate {
+    state: Mutex<State>,
+    changed: Condvar,
+    clock: Clock,
+}
+
+impl std::fmt::Debug for Gate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gate").field("totals", &self.totals()).finish_non_exhaustive()
+    }
+}
+
+impl Gate {
+    /// A gate without a device. `clock` gives milliseconds and counts suspend.
+    pub fn new(clock: Box<dyn Fn() -> u64 + Send + Sync>) -> Self {
+        Gate { state: Mutex::default(), changed: Condvar::new(), clock }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        (self.clock)()
+    }
+
+    /// Waits for something new, at most `limit`.
+    pub(crate) fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        limit: Option<Duration>,
+    ) -> MutexGuard<'a, State> {
+        match limit {
+            None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Some(limit) => self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0,
+        }
+    }
+
+    pub(crate) fn notify(&self) {
+        self.changed.notify_one();
+    }
+
+    /// Takes a device's power handler, in place of the one before, and raises its votes.
+    pub fn attach(&self, power: Arc<dyn Power>) -> Result<(), DeviceError> {
+        let mut state = self.lock();
+        if state.power.is_none() {
+            state.since = self.now();
+            state.event(PowerEventKind::STARTED);
+        }
+        state.power = Some(power);
+        state.totals.in_flight = 0;
+        let raised = self.apply(&mut state, true, Reason::Start);
+        drop(state);
+        self.notify();
+        raised
+    }
+
+    /// Whether a device with votes is there.
+    pub fn is_attached(&self) -> bool {
+        self.lock().power.is_some()
+    }
+
+    /// Before a batch is submitted: votes are back when this returns, and stay until [`Gate::leave`].
+    pub fn enter(&self) -> Result<(), DeviceError> {
+        let mut state = self.lock();
+        if !state.totals.held {
+            self.apply(&mut state, true, Reason::Batch)?;
+            state.totals.wakeups += 1;
+        }
+        state.totals.batches += 1;
+        state.totals.in_flight += 1;
+        Ok(())
+    }
+
+    /// A batch is done, or was not taken.
+    pub fn leave(&self) {
+        let mut state = self.lock();
+        state.totals.in_flight = state.totals.in_flight.saturating_sub(1);
+    }
+
+    /// Releases the votes unless something is queued or in flight, or a batch came after `batches`
+    /// were counted. True if they are released now.
+    pub fn release(&self, batches: u64, reason: Reason) -> Result<bool, DeviceError> {
+        let mut state = self.lock();
+        let State { totals, busy, expected, events, .. } = &mut *state;
+        // A decision that has not heard of everything is an old one.
+        let stale = totals.batches != batches || (reason == Reason::Policy && !events.is_empty());
+        if *busy || *expected || totals.in_flight > 0 || stale {
+            totals.prevented += 1;
+            return Ok(false);
+        }
+        if !totals.held {
+            return Ok(false);
+        }
+        self.apply(&mut state, false, reason)?;
+        state.totals.releases += 1;
+        state.event(PowerEventKind::RELEASED);
+        Ok(true)
+    }
+
+    /// Raises the votes for a request that was announced.
+    pub(crate) fn raise(&self, state: &mut State) -> Result<(), DeviceError> {
+        if !state.totals.held && state.power.is_some() {
+            self.apply(state, true, Reason::Request)?;
+            state.totals.wakeups += 1;
+        }
+        Ok(())
+    }
+
+    /// There is work (or no more).
+    pub(crate) fn set_busy(&self, busy: bool) {
+        let mut state = self.lock();
+        let expected = std::mem::take(&mut state.expected);
+        if state.power.is_none() || (state.busy == busy && !expected) {
+            return;
+        }
+        // A request that was announced and then refused: the idle time begins again.
+        if !state.busy && (busy || expected) {
+            state.event(PowerEventKind::SUBMITTED);
+        }
+        if !busy && (state.busy || expected) {
+            state.event(PowerEventKind::IDLE);
+        }
+        state.busy = busy;
+        drop(state);
+        self.notify();
+    }
+
+    /// A request is on its way.
+    pub(crate) fn expect(&self) {
+        let mut state = self.lock();
+        if state.power.is_none() {
+            return;
+        }
+        state.expected = true;
+        if state.totals.held {
+            return;
+        }
+        drop(state);
+        self.notify();
+    }
+
+    /// What happened so far.
+    pub fn totals(&self) -> Totals {
+        let mut state = self.lock();
+        let now = self.now();
+        state.account(now);
+        state.totals
+    }
+
+    fn apply(&self, state: &mut State, held: bool, reason: Reason) -> Result<(), DeviceError> {
+        let Some(power) = state.power.clone() else { return Ok(()) };
+        let began = std::time::Instant::now();
+        let applied = power.apply(if held { &Votes::HELD } else { &Votes::RELEASED });
+        let took_us = began.elapsed().as_micros() as u64;
+        let boot_ms = self.now();
+        state.account(boot_ms);
+        // A session that is gone holds no votes, whatever was asked.
+        state.totals.held = held && applied.is_ok();
+        if held {
+            state.totals.slowest_restore_us = state.totals.slowest_restore_us.max(took_us);
+            if applied.is_ok() && reason != Reason::Start {
+                state.event(PowerEventKind::RESTORED);
+            }
+        }
+        if state.entries.len() < ENTRIES {
+            state.entries.push(Entry { boot_ms, held: state.totals.held, reason, took_us });
+        } else {
+            state.lost_entries += 1;
+        }
+        self.notify();
+        applied
+    }
+}
+
+impl State {
+    fn event(&mut self, kind: PowerEventKind) {
+        if self.events.len() == EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(kind);
+    }
+
+    fn account(&mut self, now: u64) {
+        let passed = now.saturating_sub(std::mem::replace(&mut self.since, now));
+        if self.totals.held {
+            self.totals.held_ms += passed;
+        } else if self.power.is_some() {
+            self.totals.released_ms += passed;
+        }
+    }
+
+    /// Batches counted so far: what a decision rests on.
+    pub(crate) fn batches(&self) -> u64 {
+        self.totals.batches
+    }
+
+    pub(crate) fn slowest_restore_us(&self) -> u64 {
+        self.totals.slowest_restore_us
+    }
+
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy
+    }
+}
