@@ -66,6 +66,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("tandem-policy", &[]),
     ("tandem-ipc", &[]),
     ("tandem-cpu", &["tandem-program"]),
+    ("tandem-hexagon", &["tandem-program"]),
     ("tandem-engine", &["tandem-program", "tandem-policy"]),
     ("tandem-policy-anchor", &["tandem-policy"]),
     ("tandem-policy-chat", &["tandem-policy"]),
