@@ -6,21 +6,28 @@
 #define COUNT(s) ((uint32_t)((s) >> 20 & POOL_TASKS))
 #define SEQUENCE(s) ((s) >> 40)
 
+/* An index and the job it belongs to. */
+struct taken {
+    pool_task *task;
+    void *context;
+    uint32_t index, count;
+};
+
 /* A test puts a schedule between the look at a job and the taking of an index. */
 #ifndef POOL_BETWEEN
 #define POOL_BETWEEN(pool) ((void)0)
 #endif
 
 #ifndef POOL_TAKE
-/* Takes the next index of the current job, if there is one; `count`: the job's tasks. */
-static bool take(struct pool *pool, uint32_t *index, uint32_t *count) {
+/* Takes the next index of the current job, if there is one. */
+static bool take(struct pool *pool, struct taken *out) {
     uint64_t s = atomic_load_explicit(&pool->snapshot, memory_order_acquire);
     while (NEXT(s) < COUNT(s)) {
         POOL_BETWEEN(pool);
         if (atomic_compare_exchange_weak_explicit(&pool->snapshot, &s, s + 1, memory_order_acq_rel,
                                                   memory_order_acquire)) {
-            *index = NEXT(s);
-            *count = COUNT(s);
+            /* The job cannot end, nor change, before this index has run. */
+            *out = (struct taken){pool->task, pool->context, NEXT(s), COUNT(s)};
             return true;
         }
     }
@@ -35,11 +42,11 @@ static void publish(struct pool *pool, uint32_t count) {
 #endif
 
 static void work(struct pool *pool, uint32_t worker) {
-    uint32_t index, count;
-    while (take(pool, &index, &count)) {
-        pool->task(pool->context, index, worker);
+    struct taken t;
+    while (take(pool, &t)) {
+        t.task(t.context, t.index, worker);
         uint32_t before = atomic_fetch_add_explicit(&pool->done, 1, memory_order_acq_rel);
-        if (before + 1 == count && worker != 0) {
+        if (before + 1 == t.count && worker != 0) {
             port_wake();
         }
     }

@@ -58,13 +58,25 @@ void port_wake(void) {
 
 void *port_vtcm(uint32_t bytes) { return aligned_alloc(4096, bytes); }
 
+/* Before and behind every map lies a page that nobody may touch: a kernel that leaves its map
+ * dies here instead of reading a neighbour. */
+#define GUARD 0x10000u
+
 void *port_map(uint64_t file_offset, uint32_t bytes, bool read_only) {
     int protection = read_only ? PROT_READ : PROT_READ | PROT_WRITE;
-    void *memory = mmap(NULL, bytes, protection, MAP_SHARED, EMULATOR_MEMORY, (off_t)file_offset);
-    return memory == MAP_FAILED ? NULL : memory;
+    uint8_t *room = mmap(NULL, (size_t)bytes + 2 * GUARD, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED) {
+        return NULL;
+    }
+    void *memory = mmap(room + GUARD, bytes, protection, MAP_SHARED | MAP_FIXED, EMULATOR_MEMORY, (off_t)file_offset);
+    if (memory == MAP_FAILED) {
+        munmap(room, (size_t)bytes + 2 * GUARD);
+        return NULL;
+    }
+    return memory;
 }
 
-void port_unmap(void *memory, uint32_t bytes) { munmap(memory, bytes); }
+void port_unmap(void *memory, uint32_t bytes) { munmap((uint8_t *)memory - GUARD, (size_t)bytes + 2 * GUARD); }
 
 #ifdef __hexagon__
 /* qemu-hexagon counts what a thread runs and shows it in registers no hardware has; no
