@@ -1,5 +1,5 @@
 //! The conformance suite on the DSP's program: on v73 code under qemu-hexagon, and on the same
-//! sources built for this host under AddressSanitizer and ThreadSanitizer. `cargo xtask hexagon`
+//! sources built for this host under AddressSanitizer and ThreadSanitizer. `make -f hexagon/dsp/Makefile`
 //! builds the programs; what is not there is listed as ignored: not run, and never counted as
 //! passed.
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tandem_hexagon::{EmulatorConfig, Hexagon, HexagonConfig};
 use tandem_program::conformance::CHECKS;
 
-/// Where `cargo xtask hexagon` puts what it builds.
+/// Where `make -f hexagon/dsp/Makefile` puts what it builds.
 fn built() -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| own.join("../target"), PathBuf::from);
@@ -29,7 +29,7 @@ fn main() {
         let program = built.join(program);
         let here = program.exists() && qemu.as_ref().is_none_or(|qemu| qemu.exists());
         if !here {
-            eprintln!("note: no {} (`cargo xtask hexagon` builds it); its checks are NOT RUN", program.display());
+            eprintln!("note: no {} (`make -f hexagon/dsp/Makefile` builds it); its checks are NOT RUN", program.display());
         }
         let config = EmulatorConfig { workers, ..EmulatorConfig::new(program, qemu) };
         for check in CHECKS {
