@@ -258,9 +258,8 @@ impl Request {
 impl Reply {
     /// From what arrived.
     pub fn from_bytes(bytes: &[u8; MESSAGE]) -> Self {
-        let word = |at: usize| {
-            bytes[at..at + 4].iter().rev().fold(0u32, |word, byte| word << 8 | u32::from(*byte))
-        };
+        let word =
+            |at: usize| bytes[at..at + 4].iter().rev().fold(0u32, |word, byte| word << 8 | u32::from(*byte));
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         Reply {
             magic: word(0),
@@ -380,7 +379,8 @@ mod tests {
 
     #[test]
     fn messages_travel_as_they_lie_in_memory() {
-        let request = Request { map: 7, bytes: 1 << 40, offset: 3, flags: 9, ..Request::new(RUN, 0x1234_5678_9abc) };
+        let request =
+            Request { map: 7, bytes: 1 << 40, offset: 3, flags: 9, ..Request::new(RUN, 0x1234_5678_9abc) };
         let bytes = request.to_bytes();
         assert_eq!(bytes[offset_of!(Request, map)], 7);
         assert_eq!(bytes[offset_of!(Request, bytes) + 5], 1);

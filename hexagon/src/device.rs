@@ -487,7 +487,8 @@ impl Device for Hexagon {
             self.used -= bytes;
             places.push(place);
         }
-        let forgotten: Result<Vec<()>, DeviceError> = places.into_iter().map(|place| self.forget(place)).collect();
+        let forgotten: Result<Vec<()>, DeviceError> =
+            places.into_iter().map(|place| self.forget(place)).collect();
         drained.and(forgotten.map(|_| ()))
     }
 

@@ -42,7 +42,9 @@ impl EmulatorConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum EmulatorError {
     /// The system refused the process.
-    #[error("cannot start {program}: {source} (`make -f hexagon/dsp/Makefile` builds the DSP's program and fetches qemu-hexagon)")]
+    #[error(
+        "cannot start {program}: {source} (`make -f hexagon/dsp/Makefile` builds the DSP's program and fetches qemu-hexagon)"
+    )]
     Spawn {
         /// What was started.
         program: String,

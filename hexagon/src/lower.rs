@@ -47,7 +47,9 @@ pub(crate) fn parts(op: &Op) -> Vec<Op> {
             let mut parts: Vec<Vec<Product>> = Vec::new();
             for p in whole {
                 match parts.last_mut() {
-                    Some(part) if part.len() < PRODUCTS && p.rows.is_none() && part[0].rows.is_none() => part.push(p),
+                    Some(part) if part.len() < PRODUCTS && p.rows.is_none() && part[0].rows.is_none() => {
+                        part.push(p)
+                    }
                     _ => parts.push(vec![p]),
                 }
             }
@@ -83,7 +85,9 @@ pub(crate) fn operands(op: &Op) -> Vec<Operand> {
     match op {
         Op::Embed { table, out, .. } => vec![packed(table), plain(out)],
         Op::RmsNorm { x, weight, out, .. } => vec![plain(x), plain(weight), plain(out)],
-        Op::L2Norm { x, out, .. } | Op::Copy { x, out } | Op::Gather { x, out, .. } => vec![plain(x), plain(out)],
+        Op::L2Norm { x, out, .. } | Op::Copy { x, out } | Op::Gather { x, out, .. } => {
+            vec![plain(x), plain(out)]
+        }
         Op::MatMul { x, products } => {
             let products = products.iter().flat_map(|p| [packed(&p.weight), plain(&p.out)]);
             std::iter::once(plain(x)).chain(products).collect()

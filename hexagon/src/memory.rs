@@ -51,7 +51,8 @@ impl Shared {
         let len = usize::try_from(bytes).map_err(|_| fail("address")(rustix::io::Errno::NOMEM))?;
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::NORESERVE);
         // SAFETY: a fresh mapping at an address of the system's choice replaces nothing.
-        let base = unsafe { mmap(std::ptr::null_mut(), len, access, flags, &file, 0) }.map_err(fail("map"))?;
+        let base =
+            unsafe { mmap(std::ptr::null_mut(), len, access, flags, &file, 0) }.map_err(fail("map"))?;
         let base = NonNull::new(base).ok_or_else(|| fail("map")(rustix::io::Errno::NOMEM))?;
         Ok(Shared { file, base, bytes, free: BTreeMap::from([(0, bytes)]) })
     }
@@ -118,7 +119,9 @@ impl Shared {
     /// Copies out.
     pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) {
         // SAFETY: as in `write`.
-        unsafe { std::ptr::copy_nonoverlapping(self.at(offset, bytes.len()), bytes.as_mut_ptr(), bytes.len()) }
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.at(offset, bytes.len()), bytes.as_mut_ptr(), bytes.len())
+        }
     }
 }
 

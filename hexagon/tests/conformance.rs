@@ -1,5 +1,5 @@
 //! The conformance suite on the DSP's program: on v73 code under qemu-hexagon, and on the same
-//! sources built for this host under AddressSanitizer and ThreadSanitizer. `make -f hexagon/dsp/Makefile`
+//! sources built for this host, plain and under AddressSanitizer and ThreadSanitizer. `make -f hexagon/dsp/Makefile`
 //! builds the programs; what is not there is listed as ignored: not run, and never counted as
 //! passed.
 
@@ -21,6 +21,7 @@ fn main() {
     let programs = [
         ("v73", "tandem-dsp-v73", Some(qemu), 2),
         ("v73_one_worker", "tandem-dsp-v73", Some(built.join("qemu/usr/bin/qemu-hexagon")), 1),
+        ("host", "tandem-dsp-host", None, 3),
         ("asan", "tandem-dsp-asan", None, 3),
         ("tsan", "tandem-dsp-tsan", None, 3),
     ];
@@ -29,7 +30,10 @@ fn main() {
         let program = built.join(program);
         let here = program.exists() && qemu.as_ref().is_none_or(|qemu| qemu.exists());
         if !here {
-            eprintln!("note: no {} (`make -f hexagon/dsp/Makefile` builds it); its checks are NOT RUN", program.display());
+            eprintln!(
+                "note: no {} (`make -f hexagon/dsp/Makefile` builds it); its checks are NOT RUN",
+                program.display()
+            );
         }
         let config = EmulatorConfig { workers, ..EmulatorConfig::new(program, qemu) };
         for check in CHECKS {

@@ -27,10 +27,11 @@ fn is_caught(output: &Output) -> bool {
 fn main() {
     let built = built();
     let qemu = built.join("qemu/usr/bin/qemu-hexagon");
-    let programs: [(&str, &str, bool, &[&str], Verdict); 5] = [
+    let programs: [(&str, &str, bool, &[&str], Verdict); 6] = [
         ("every_task_of_the_queue_runs_once", "queue", false, &[], passes),
         ("every_task_of_the_queue_runs_once::tsan", "queue-tsan", false, &[], passes),
         ("a_queue_that_reads_job_and_index_apart_is_caught", "queue-torn", false, &[], is_caught),
+        ("hostile_packets_are_answered", "packets", false, &["20000"], passes),
         ("hostile_packets_are_answered::asan", "packets-asan", false, &["20000"], passes),
         ("hostile_packets_are_answered::v73", "packets-v73", true, &["2000"], passes),
     ];
