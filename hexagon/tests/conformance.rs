@@ -20,7 +20,6 @@ fn main() {
     let qemu = built.join("qemu/usr/bin/qemu-hexagon");
     let programs = [
         ("v73", "tandem-dsp-v73", Some(qemu), 2),
-        ("v73_one_worker", "tandem-dsp-v73", Some(built.join("qemu/usr/bin/qemu-hexagon")), 1),
         ("host", "tandem-dsp-host", None, 3),
         ("asan", "tandem-dsp-asan", None, 3),
         ("tsan", "tandem-dsp-tsan", None, 3),

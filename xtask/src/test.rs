@@ -136,7 +136,7 @@ pub(crate) fn run(args: &Args, ci: bool) -> Result<(), TaskError> {
     let start = Instant::now();
     let wanted = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
     let mut done = Vec::new();
-    let mut step = |name, work: &mut dyn FnMut() -> Result<(), TaskError>| {
+    let mut step = |name: &'static str, work: &mut dyn FnMut() -> Result<(), TaskError>| {
         let began = Instant::now();
         let result = work();
         if let Err(error) = &result {
