@@ -15,6 +15,8 @@ use std::sync::{Arc, mpsc};
 use std::time::Instant;
 use tandem_cpu::{Cpu, CpuConfig, CpuError};
 use tandem_engine::engine::{Engine, LoadError};
+#[cfg(feature = "hexagon")]
+use tandem_hexagon::{EmulatorConfig, Hexagon, HexagonConfig, HexagonError};
 use tandem_ipc::server::{ListenError, Listener, ListenerConfig};
 use tandem_program::Device;
 use tandem_program::reference::Reference;
@@ -28,6 +30,10 @@ pub enum ServeError {
     /// The CPU device.
     #[error(transparent)]
     Cpu(#[from] CpuError),
+    /// The Hexagon device.
+    #[cfg(feature = "hexagon")]
+    #[error(transparent)]
+    Hexagon(#[from] HexagonError),
     /// The placement policy.
     #[error(transparent)]
     Policy(#[from] PolicyError),
@@ -60,6 +66,10 @@ pub(crate) fn device(config: &Config) -> Result<Box<dyn Device>, ServeError> {
     Ok(match config.device {
         DeviceKind::Cpu => Box::new(Cpu::new(CpuConfig { threads: config.threads, ..CpuConfig::default() })?),
         DeviceKind::Reference => Box::new(Reference::new()),
+        #[cfg(feature = "hexagon")]
+        DeviceKind::Emulator => {
+            Box::new(Hexagon::emulated(&HexagonConfig::default(), &EmulatorConfig::find()?)?)
+        }
     })
 }
 

@@ -36,6 +36,15 @@ pub enum HexagonError {
     /// The emulator did not start.
     #[error(transparent)]
     Emulator(#[from] EmulatorError),
+    /// The DSP's program or its emulator is not there.
+    #[error(
+        "the emulator device needs {}, which is not there: run `cargo xtask hexagon`, or let TANDEM_HEXAGON name the folder it has filled",
+        file.display()
+    )]
+    Absent {
+        /// What was looked for.
+        file: std::path::PathBuf,
+    },
     /// The DSP did not answer, or refused.
     #[error("the DSP does not serve: {0}")]
     Refused(String),

@@ -7,14 +7,20 @@
 
 use crate::Link;
 use crate::abi::{MESSAGE, Reply, Request};
+use crate::device::HexagonError;
 use crate::memory::Shared;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tandem_program::Exactness;
+
+/// Environment variable that names the folder of `cargo xtask hexagon`.
+const FOLDER: &str = "TANDEM_HEXAGON";
+const PROGRAM: &str = "tandem-dsp-v73";
+const QEMU: &str = "qemu/usr/bin/qemu-hexagon";
 
 /// How to start the program.
 #[derive(Clone, Debug)]
@@ -36,6 +42,34 @@ impl EmulatorConfig {
     pub fn new(program: PathBuf, qemu: Option<PathBuf>) -> Self {
         EmulatorConfig { program, qemu, workers: 2, vtcm_bytes: 8 << 20, budget: Duration::from_secs(60) }
     }
+
+    /// What `cargo xtask hexagon` has built: in the folder that the environment's
+    /// `TANDEM_HEXAGON` names, else in `hexagon` beside the folder of this executable, which is
+    /// where cargo's target folder has it.
+    ///
+    /// # Errors
+    ///
+    /// [`HexagonError::Absent`] names what is missing and where it was looked for.
+    pub fn find() -> Result<Self, HexagonError> {
+        let beside = || Some(std::env::current_exe().ok()?.parent()?.parent()?.join("hexagon"));
+        let named = std::env::var_os(FOLDER).filter(|name| !name.is_empty()).map(PathBuf::from);
+        Self::in_folder(&named.or_else(beside).unwrap_or_default())
+    }
+
+    /// What `cargo xtask hexagon` has built into this folder.
+    ///
+    /// # Errors
+    ///
+    /// As [`EmulatorConfig::find`].
+    pub fn in_folder(folder: &Path) -> Result<Self, HexagonError> {
+        let (program, qemu) = (folder.join(PROGRAM), folder.join(QEMU));
+        for file in [&program, &qemu] {
+            if !file.exists() {
+                return Err(HexagonError::Absent { file: file.clone() });
+            }
+        }
+        Ok(Self::new(program, Some(qemu)))
+    }
 }
 
 /// Why the program could not be started.
@@ -43,7 +77,7 @@ impl EmulatorConfig {
 pub enum EmulatorError {
     /// The system refused the process.
     #[error(
-        "cannot start {program}: {source} (`make -f hexagon/dsp/Makefile` builds the DSP's program and fetches qemu-hexagon)"
+        "cannot start {program}: {source} (`cargo xtask hexagon` builds the DSP's program and fetches qemu-hexagon)"
     )]
     Spawn {
         /// What was started.

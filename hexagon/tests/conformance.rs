@@ -1,5 +1,5 @@
 //! The conformance suite on the DSP's program: on v73 code under qemu-hexagon, and on the same
-//! sources built for this host, plain and under AddressSanitizer and ThreadSanitizer. `make -f hexagon/dsp/Makefile`
+//! sources built for this host, plain and under AddressSanitizer and ThreadSanitizer. `cargo xtask hexagon`
 //! builds the programs; what is not there is listed as ignored: not run, and never counted as
 //! passed.
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tandem_hexagon::{EmulatorConfig, Hexagon, HexagonConfig};
 use tandem_program::conformance::CHECKS;
 
-/// Where `make -f hexagon/dsp/Makefile` puts what it builds.
+/// Where `cargo xtask hexagon` puts what it builds.
 fn built() -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| own.join("../target"), PathBuf::from);
@@ -30,7 +30,7 @@ fn main() {
         let here = program.exists() && qemu.as_ref().is_none_or(|qemu| qemu.exists());
         if !here {
             eprintln!(
-                "note: no {} (`make -f hexagon/dsp/Makefile` builds it); its checks are NOT RUN",
+                "note: no {} (`cargo xtask hexagon` builds it); its checks are NOT RUN",
                 program.display()
             );
         }

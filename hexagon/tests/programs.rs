@@ -1,5 +1,5 @@
 //! The DSP's own test programs: the queue (`dsp/test/queue.c`) and hostile packets
-//! (`dsp/test/packets.c`). What `make -f hexagon/dsp/Makefile` has not built is listed as
+//! (`dsp/test/packets.c`). What `cargo xtask hexagon` has not built is listed as
 //! ignored: not run, and never counted as passed.
 
 use libtest_mimic::{Arguments, Failed, Trial};

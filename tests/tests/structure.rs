@@ -91,6 +91,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "tandem-program",
             "tandem-cpu",
             "tandem-engine",
+            "tandem-hexagon",
             "tandem-ipc",
             "tandem-policy",
             "tandem-policies",
