@@ -27,6 +27,10 @@ void *memcpy(void *restrict to, const void *restrict from, size_t bytes) {
     return to;
 }
 
+/* What LLVM calls for structures of a vector's size; its own copies eight bytes at a time. */
+void *__hexagon_memcpy_likely_aligned_min32bytes_mult8bytes(void *restrict to, const void *restrict from, size_t bytes)
+    __attribute__((alias("memcpy")));
+
 void *memset(void *to, int value, size_t bytes) {
     uint8_t *t = to;
     uint32_t word = (uint8_t)value * 0x01010101u;

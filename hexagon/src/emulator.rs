@@ -33,14 +33,14 @@ pub struct EmulatorConfig {
     pub workers: u32,
     /// On-chip memory in bytes, a multiple of 4096. Default 8 MiB, as the phones have.
     pub vtcm_bytes: u32,
-    /// A batch that takes longer ends the session. Default one minute.
+    /// A batch that takes longer ends the session. Default ten minutes: soft float is slow.
     pub budget: Duration,
 }
 
 impl EmulatorConfig {
     /// The program under this emulator, all else by default.
     pub fn new(program: PathBuf, qemu: Option<PathBuf>) -> Self {
-        EmulatorConfig { program, qemu, workers: 2, vtcm_bytes: 8 << 20, budget: Duration::from_secs(60) }
+        EmulatorConfig { program, qemu, workers: 2, vtcm_bytes: 8 << 20, budget: Duration::from_secs(600) }
     }
 
     /// What `cargo xtask hexagon` has built: in the folder that the environment's
