@@ -143,7 +143,7 @@ fn findings(disassembly: &str) -> Vec<String> {
             function = name;
             continue;
         }
-        let Some((_, instruction)) = line.split_once(":\t") else { continue };
+        let Some((_, instruction)) = line.split_once(':') else { continue };
         let unknown = instruction.contains("<unknown>") && !COUNTERS.contains(&function);
         if unknown
             || has_vector_float(instruction)
@@ -178,15 +178,15 @@ mod tests {
     fn instructions_that_the_emulator_gets_wrong_are_found() {
         let text = "
 00027b00 <kernel>:
-   27b00:\t{\tallocframe(#5248) }
-   27b04:\t{\tv0.w = v1.sf
-   27b08:\t\tv3:2.qf32 = vmpy(v4.hf,v5.hf) }
-   27b0c:\t{\tv0.w += vrmpy(v1.ub,r2.b)
-   27b10:\t\tr1 = sfadd(r2,r3) }
-   27b14:\t{\tr0 = dmpoll }
-   27b18:\t<unknown>
+   27b00: {\tallocframe(#5248) }
+   27b04: {\tv0.w = v1.sf
+   27b08: \tv3:2.qf32 = vmpy(v4.hf,v5.hf) }
+   27b0c: {\tv0.w += vrmpy(v1.ub,r2.b)
+   27b10: \tr1 = sfadd(r2,r3) }
+   27b14: {\tr0 = dmpoll }
+   27b18: <unknown>
 00027c00 <count_vectors>:
-   27c00:\t<unknown>
+   27c00: <unknown>
 ";
         let found = findings(text);
         assert_eq!(found.len(), 4, "{found:?}");
