@@ -15,6 +15,9 @@ pub enum DeviceKind {
     Cpu,
     /// The scalar definition of every op: slow, for checks.
     Reference,
+    /// The NPU's program under emulation, for tests: `cargo xtask hexagon` builds it.
+    #[cfg(feature = "hexagon")]
+    Emulator,
 }
 
 /// Serves one language model to agent apps on this machine.
@@ -77,7 +80,7 @@ pub enum Verb {
 pub struct File {
     /// Model file.
     pub model: Option<PathBuf>,
-    /// `cpu` or `reference`.
+    /// `cpu`, `reference` or `emulator`.
     pub device: Option<DeviceKind>,
     /// Socket path.
     pub socket: Option<PathBuf>,

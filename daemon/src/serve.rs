@@ -16,6 +16,8 @@ use std::sync::{Arc, mpsc};
 use std::time::Instant;
 use tandem_cpu::{Cpu, CpuConfig, CpuError};
 use tandem_engine::engine::{Engine, LoadError};
+#[cfg(feature = "hexagon")]
+use tandem_hexagon::{EmulatorConfig, Hexagon, HexagonConfig, HexagonError};
 use tandem_ipc::server::{ListenError, Listener, ListenerConfig};
 use tandem_program::Device;
 use tandem_program::reference::Reference;
@@ -32,6 +34,10 @@ pub enum ServeError {
     /// The device's power votes.
     #[error(transparent)]
     Device(#[from] tandem_program::DeviceError),
+    /// The Hexagon device.
+    #[cfg(feature = "hexagon")]
+    #[error(transparent)]
+    Hexagon(#[from] HexagonError),
     /// The placement policy.
     #[error(transparent)]
     Policy(#[from] PolicyError),
@@ -64,6 +70,10 @@ pub(crate) fn device(config: &Config) -> Result<Box<dyn Device>, ServeError> {
     Ok(match config.device {
         DeviceKind::Cpu => Box::new(Cpu::new(CpuConfig { threads: config.threads, ..CpuConfig::default() })?),
         DeviceKind::Reference => Box::new(Reference::new()),
+        #[cfg(feature = "hexagon")]
+        DeviceKind::Emulator => {
+            Box::new(Hexagon::emulated(&HexagonConfig::default(), &EmulatorConfig::find()?)?)
+        }
     })
 }
 

@@ -38,6 +38,24 @@ pub(crate) enum TaskError {
         /// The system's reason.
         source: std::io::Error,
     },
+    /// Instructions that the emulator would not run as the DSP does.
+    #[error("{program} has {} instructions that qemu-hexagon gets wrong: {}", found.len(), found.join("; "))]
+    Instructions {
+        /// The program.
+        program: String,
+        /// `function: instruction`.
+        found: Vec<String>,
+    },
+    /// The check for such instructions does not see what was planted.
+    #[error(
+        "the disassembly check sees {seen} of {planted} planted instructions: it would let others through"
+    )]
+    Blind {
+        /// How many it sees.
+        seen: usize,
+        /// How many there are.
+        planted: usize,
+    },
     /// The demo.
     #[error(transparent)]
     Demo(#[from] crate::demo::DemoError),

@@ -1,9 +1,10 @@
-//! Developer tasks: `cargo xtask demo | test | ci | policies | bench`.
+//! Developer tasks: `cargo xtask demo | test | ci | policies | hexagon | bench`.
 
 mod bench;
 mod cargo;
 mod demo;
 mod hardening;
+mod hexagon;
 mod need;
 mod policies;
 mod portability;
@@ -30,6 +31,7 @@ enum Task {
     /// builds.
     Ci(test::Args),
     Policies(policies::Args),
+    Hexagon(hexagon::Args),
 }
 
 fn main() -> ExitCode {
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         Task::Test(args) => test::run(&args, false),
         Task::Ci(args) => test::run(&args, true),
         Task::Policies(args) => policies::run(&args),
+        Task::Hexagon(args) => hexagon::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

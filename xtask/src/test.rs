@@ -2,12 +2,13 @@
 
 use crate::cargo::{self, TaskError};
 use crate::hardening;
+use crate::hexagon;
 use crate::need;
 use crate::portability;
 use std::process::Command;
 use std::time::Instant;
 
-/// Runs every check: formatting, lints, all tests (doc tests and whole-system tests on the
+/// Runs every check: the DSP's program built, formatting, lints, all tests (doc tests and whole-system tests on the
 /// demo model included), the documentation, the unsafe crates under AddressSanitizer, aarch64
 /// under emulation, Android; in a long run the fuzz targets under libFuzzer.
 #[derive(Debug, clap::Args)]
@@ -40,6 +41,9 @@ pub(crate) struct Run {
 }
 
 type Task = fn(Run) -> Result<(), TaskError>;
+
+/// Steps before the others: the tests run what they build.
+const BUILDS: [(&str, Task); 1] = [("hexagon", hexagon::built)];
 
 /// Steps that are more than one call of cargo, after the others.
 const TASKS: [(&str, Task); 4] = [
@@ -132,7 +136,7 @@ pub(crate) fn run(args: &Args, ci: bool) -> Result<(), TaskError> {
     let start = Instant::now();
     let wanted = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
     let mut done = Vec::new();
-    let mut step = |name, work: &mut dyn FnMut() -> Result<(), TaskError>| {
+    let mut step = |name: &'static str, work: &mut dyn FnMut() -> Result<(), TaskError>| {
         let began = Instant::now();
         let result = work();
         if let Err(error) = &result {
@@ -140,6 +144,11 @@ pub(crate) fn run(args: &Args, ci: bool) -> Result<(), TaskError> {
         }
         done.push((name, result.is_ok(), began.elapsed().as_secs()));
     };
+    let mode = Run { long: args.long, ci };
+    for (name, task) in BUILDS.iter().filter(|(name, _)| wanted(name)) {
+        println!("\n== {name}");
+        step(name, &mut || task(mode));
+    }
     for each in STEPS.iter().filter(|each| wanted(each.name)) {
         let mut command = each.command(args, ci);
         println!("\n== {}: {}", each.name, cargo::typed(&command));
@@ -147,7 +156,7 @@ pub(crate) fn run(args: &Args, ci: bool) -> Result<(), TaskError> {
     }
     for (name, task) in TASKS.iter().filter(|(name, _)| wanted(name)) {
         println!("\n== {name}");
-        step(name, &mut || task(Run { long: args.long, ci }));
+        step(name, &mut || task(mode));
     }
     println!();
     for (name, ok, seconds) in &done {
@@ -155,8 +164,8 @@ pub(crate) fn run(args: &Args, ci: bool) -> Result<(), TaskError> {
     }
     println!("{} steps in {} s", done.len(), start.elapsed().as_secs());
     if let Some(only) = args.only.as_ref().filter(|_| done.is_empty()) {
-        let names: Vec<&str> =
-            STEPS.iter().map(|step| step.name).chain(TASKS.map(|(name, _)| name)).collect();
+        let tasks = BUILDS.iter().chain(&TASKS).map(|(name, _)| *name);
+        let names: Vec<&str> = STEPS.iter().map(|step| step.name).chain(tasks).collect();
         println!("no step's name contains {only:?}; there are: {}", names.join(", "));
     }
     let failed: Vec<String> =

@@ -33,7 +33,9 @@ pub(super) fn columns_do_not_see_each_other(make: Make<'_>) {
     let mut r = Random::new("columns_do_not_see_each_other");
     for dtype in DType::ALL {
         for columns in [2u32, 3, 5, 9, 66] {
-            let width = r.pick(widths(dtype));
+            // Many columns of few values: under emulation every float costs.
+            let all = widths(dtype);
+            let width = r.pick(if columns > 9 { &all[..all.len() / 2] } else { all });
             let mut case = Case::new(format!("{dtype} [21 x {width}], {columns} columns"));
             let x = case.input(&mut r, DType::F32, columns, width, 2.0);
             let weight = case.weight(&mut r, dtype, 21, width);

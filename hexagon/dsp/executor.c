@@ -1,0 +1,143 @@
+#include "executor.h"
+#include "port/port.h"
+#include <string.h>
+
+bool executor_start(struct executor *e, uint32_t workers, uint32_t vtcm_bytes) {
+    memset(e->maps, 0, sizeof e->maps);
+    e->vtcm_bytes = vtcm_bytes;
+    e->vtcm = port_vtcm(vtcm_bytes);
+    if (e->vtcm == NULL) {
+        return false;
+    }
+    pool_start(&e->pool, workers);
+    return true;
+}
+
+void executor_stop(struct executor *e) {
+    pool_stop(&e->pool);
+    for (uint32_t i = 0; i < TDM_MAPS; i++) {
+        if (e->maps[i].memory != NULL) {
+            port_unmap(e->maps[i].memory, e->maps[i].bytes);
+        }
+    }
+}
+
+static bool refuse(struct fault *f, uint32_t status, uint64_t value, uint64_t limit) {
+    f->status = status;
+    f->value = value;
+    f->limit = limit;
+    return false;
+}
+
+static bool map(struct executor *e, const struct tdm_request *r, struct fault *f) {
+    if (r->map >= TDM_MAPS) {
+        return refuse(f, TDM_E_MAP, r->map, TDM_MAPS);
+    }
+    struct map *m = &e->maps[r->map];
+    if (m->memory != NULL) {
+        return refuse(f, TDM_E_MAP_USED, r->map, 0);
+    }
+    if (r->bytes == 0 || r->bytes > TDM_MAP_BYTES || r->bytes % TDM_PAGE != 0 || r->file_offset % TDM_PAGE != 0) {
+        return refuse(f, TDM_E_MAP_REFUSED, r->bytes, TDM_MAP_BYTES);
+    }
+    bool read_only = (r->flags & TDM_READ_ONLY) != 0;
+    void *memory = port_map(r->file_offset, (uint32_t)r->bytes, read_only);
+    if (memory == NULL) {
+        return refuse(f, TDM_E_MAP_REFUSED, r->bytes, TDM_MAP_BYTES);
+    }
+    *m = (struct map){memory, r->file_offset, (uint32_t)r->bytes, read_only};
+    return true;
+}
+
+static bool unmap(struct executor *e, const struct tdm_request *r, struct fault *f) {
+    if (r->map >= TDM_MAPS || e->maps[r->map].memory == NULL) {
+        return refuse(f, TDM_E_MAP, r->map, TDM_MAPS);
+    }
+    port_unmap(e->maps[r->map].memory, e->maps[r->map].bytes);
+    e->maps[r->map] = (struct map){0};
+    return true;
+}
+
+/* The packet at `at`; its sizes hold within the `left` bytes of the batch. */
+static bool parse(const uint8_t *at, uint32_t left, struct packet *p, struct fault *f) {
+    if (left < sizeof(struct tdm_packet)) {
+        return refuse(f, TDM_E_PACKET, sizeof(struct tdm_packet), left);
+    }
+    p->head = (const struct tdm_packet *)at;
+    if (p->head->tensors > TDM_TENSORS) {
+        return refuse(f, TDM_E_OPERANDS, p->head->tensors, TDM_TENSORS);
+    }
+    uint64_t words_at = sizeof(struct tdm_packet) + (uint64_t)p->head->tensors * sizeof(struct tdm_tensor);
+    if (p->head->bytes > left || words_at + 4ull * p->head->words != p->head->bytes) {
+        return refuse(f, TDM_E_PACKET, p->head->bytes, left);
+    }
+    p->tensors = (const struct tdm_tensor *)(at + sizeof(struct tdm_packet));
+    p->words = (const uint32_t *)(at + words_at);
+    return true;
+}
+
+static bool run(struct executor *e, const struct tdm_request *r, struct fault *f) {
+    if (r->map >= TDM_MAPS || e->maps[r->map].memory == NULL) {
+        return refuse(f, TDM_E_MAP, r->map, TDM_MAPS);
+    }
+    const struct map *m = &e->maps[r->map];
+    if (r->bytes > TDM_BATCH_BYTES || r->offset % 4 != 0 || r->offset > m->bytes ||
+        r->bytes > m->bytes - r->offset) {
+        return refuse(f, TDM_E_BATCH, r->bytes, TDM_BATCH_BYTES);
+    }
+    /* Copied before it is looked at: the other side cannot change what was checked. */
+    const uint32_t bytes = (uint32_t)r->bytes;
+    memcpy(e->batch, m->memory + r->offset, bytes);
+    struct packet p;
+    uint32_t at = 0;
+    for (f->op = 0; f->op < r->count; f->op++, at += p.head->bytes) {
+        if (!parse(e->batch + at, bytes - at, &p, f) || !check_packet(e, &p, f) || !room_for_packet(e, &p, f)) {
+            return false;
+        }
+    }
+    if (at != bytes) {
+        return refuse(f, TDM_E_BATCH, bytes, at);
+    }
+    at = 0;
+    for (f->op = 0; f->op < r->count && parse(e->batch + at, bytes - at, &p, f); f->op++, at += p.head->bytes) {
+        run_packet(e, &p);
+    }
+    return true;
+}
+
+bool executor_answer(struct executor *e, const struct tdm_request *r, struct tdm_reply *reply) {
+    struct fault f = {0};
+    uint64_t instructions, vectors;
+    memset(reply, 0, sizeof *reply);
+    port_counters(&reply->instructions, &reply->vector_instructions);
+    bool goes_on = true;
+    if (r->magic != TDM_MAGIC) {
+        refuse(&f, TDM_E_MAGIC, r->magic, TDM_MAGIC);
+    } else if (r->version != TDM_VERSION) {
+        refuse(&f, TDM_E_VERSION, r->version, TDM_VERSION);
+    } else {
+        switch (r->kind) {
+        case TDM_HELLO:
+            f.value = e->pool.workers;
+            f.limit = e->vtcm_bytes;
+            break;
+        case TDM_MAP: map(e, r, &f); break;
+        case TDM_UNMAP: unmap(e, r, &f); break;
+        case TDM_RUN: run(e, r, &f); break;
+        case TDM_GOODBYE: goes_on = false; break;
+        default: refuse(&f, TDM_E_KIND, r->kind, TDM_GOODBYE); break;
+        }
+    }
+    port_counters(&instructions, &vectors);
+    reply->magic = TDM_MAGIC;
+    reply->version = TDM_VERSION;
+    reply->status = f.status;
+    reply->op = f.op;
+    reply->sequence = r->sequence;
+    reply->value = f.value;
+    reply->limit = f.limit;
+    reply->operand = f.operand;
+    reply->instructions = instructions - reply->instructions;
+    reply->vector_instructions = vectors - reply->vector_instructions;
+    return goes_on;
+}

@@ -1,0 +1,31 @@
+/* What differs between the phone (port/sdk) and a POSIX system (port/emulator: qemu-hexagon in
+ * CI, the host under the sanitizers). */
+#ifndef TANDEM_PORT_H
+#define TANDEM_PORT_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Starts a thread that runs `body(context)`; false where the system refuses. */
+struct port_thread;
+struct port_thread *port_thread_start(void (*body)(void *), void *context);
+/* Waits for its end. */
+void port_thread_join(struct port_thread *thread);
+
+/* Sleeps while `*word` is `value`; may return early. */
+void port_wait(_Atomic uint32_t *word, uint32_t value);
+/* Wakes all who sleep on any word. */
+void port_wake(void);
+
+/* On-chip memory for the whole session, aligned to 128; NULL where there is none. */
+void *port_vtcm(uint32_t bytes);
+
+/* Makes a window of the shared file visible; NULL where the system refuses. */
+void *port_map(uint64_t file_offset, uint32_t bytes, bool read_only);
+void port_unmap(void *memory, uint32_t bytes);
+
+/* Instructions run by this thread, all and vector ones, where somebody counts them. */
+void port_counters(uint64_t *instructions, uint64_t *vector_instructions);
+
+#endif

@@ -1,0 +1,45 @@
+//! The Hexagon device: the host's driver, and in `dsp/` the program that runs on the DSP.
+//!
+//! ```text
+//! Program ─▶ Hexagon (checks, lowers) ─▶ packets in shared memory ─▶ executor.c ─▶ kernels
+//!                └─ Link: 64-byte requests and replies ─────────────────┘
+//! ```
+//!
+//! [`Hexagon`] implements [`tandem_program::Device`] over a [`Link`]; the one here,
+//! [`emulator::Emulator`], runs the DSP's program as a process: under `qemu-hexagon`, or natively for the
+//! sanitizers. Weights are packed for the DSP's vectors when a program first uses them
+//! ([`packed`]); the numbers both sides share are in [`abi`].
+
+pub mod abi;
+mod device;
+pub mod emulator;
+mod lower;
+mod memory;
+pub mod packed;
+
+pub use device::{Counters, Hexagon, HexagonConfig, HexagonError};
+pub use emulator::{Emulator, EmulatorConfig, EmulatorError};
+pub use memory::{Shared, SharedError};
+
+/// What carries requests to the DSP and replies back.
+pub trait Link: Send {
+    /// For people: `emulator` and the like.
+    fn name(&self) -> &str;
+
+    /// How near results lie to the reference's.
+    fn exactness(&self) -> tandem_program::Exactness;
+
+    /// Hands over a request.
+    ///
+    /// # Errors
+    ///
+    /// Text for [`tandem_program::DeviceError::Lost`]: the session is gone.
+    fn send(&mut self, request: &abi::Request) -> Result<(), String>;
+
+    /// Waits for the next reply, within the link's budget for one batch.
+    ///
+    /// # Errors
+    ///
+    /// As [`Link::send`]; a session that made no progress within its budget is torn down.
+    fn receive(&mut self) -> Result<abi::Reply, String>;
+}

@@ -1,0 +1,51 @@
+//! The conformance suite on the DSP's program: on v73 code under qemu-hexagon, and on the same
+//! sources built for this host, plain and under AddressSanitizer and ThreadSanitizer. `cargo xtask hexagon`
+//! builds the programs; what is not there is listed as ignored: not run, and never counted as
+//! passed.
+
+use libtest_mimic::{Arguments, Trial};
+use std::path::{Path, PathBuf};
+use tandem_hexagon::{EmulatorConfig, Hexagon, HexagonConfig};
+use tandem_program::conformance::CHECKS;
+
+/// Where `cargo xtask hexagon` puts what it builds.
+fn built() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| own.join("../target"), PathBuf::from);
+    target.join("hexagon")
+}
+
+fn main() {
+    let built = built();
+    let qemu = built.join("qemu/usr/bin/qemu-hexagon");
+    let programs = [
+        ("v73", "tandem-dsp-v73", Some(qemu), 2),
+        ("host", "tandem-dsp-host", None, 3),
+        ("asan", "tandem-dsp-asan", None, 3),
+        ("tsan", "tandem-dsp-tsan", None, 3),
+    ];
+    let mut trials = Vec::new();
+    for (name, program, qemu, workers) in programs {
+        let program = built.join(program);
+        let here = program.exists() && qemu.as_ref().is_none_or(|qemu| qemu.exists());
+        if !here {
+            eprintln!(
+                "note: no {} (`cargo xtask hexagon` builds it); its checks are NOT RUN",
+                program.display()
+            );
+        }
+        let config = EmulatorConfig { workers, ..EmulatorConfig::new(program, qemu) };
+        for check in CHECKS {
+            let (config, run) = (config.clone(), check.run);
+            let trial = Trial::test(format!("{name}::{}", check.name), move || {
+                run(&|| {
+                    let device = Hexagon::emulated(&HexagonConfig::default(), &config);
+                    Box::new(device.unwrap_or_else(|e| panic!("{e}")))
+                });
+                Ok(())
+            });
+            trials.push(trial.with_ignored_flag(!here));
+        }
+    }
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}

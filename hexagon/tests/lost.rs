@@ -1,0 +1,118 @@
+//! A DSP that dies or hangs at any moment: the session says so, a new device works, and nothing
+//! of the old one is left: descriptors, maps, processes. Runs what `cargo xtask hexagon` has
+//! built; without it the tests are listed as ignored: not run.
+
+// The lint knows tests, not what they share.
+#![allow(clippy::unwrap_used)]
+
+use libtest_mimic::{Arguments, Trial};
+use rustix::process::{Pid, Signal, kill_process};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tandem_hexagon::{Emulator, EmulatorConfig, Hexagon, HexagonConfig, Shared};
+use tandem_program::{DType, Device, DeviceError, Op, Program, Tensor};
+
+const MEMORY: HexagonConfig = HexagonConfig { memory: 64 << 20, window: 32 << 20 };
+
+fn built() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| own.join("../target"), PathBuf::from);
+    target.join("hexagon")
+}
+
+/// A device, and the number of its process.
+fn device(config: &EmulatorConfig) -> (Hexagon, Pid) {
+    let shared = Shared::new(MEMORY.memory).unwrap();
+    let link = Emulator::start(config, &shared).unwrap();
+    let process = Pid::from_raw(i32::try_from(link.process()).unwrap()).unwrap();
+    (Hexagon::new(&MEMORY, shared, Box::new(link)).unwrap(), process)
+}
+
+/// Runs an addition until the session fails or `rounds` are over; checks every result.
+fn work(device: &mut Hexagon, rounds: u32) -> Result<(), DeviceError> {
+    let (rows, width) = (64, 256);
+    let bytes = u64::from(rows * width) * 4;
+    let (x, out) = (device.create(bytes)?, device.create(bytes)?);
+    let values: Vec<u8> = (0..rows * width).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    device.write(x, 0, &values)?;
+    let tensor = |buffer| Tensor { buffer, offset: 0, dtype: DType::F32, rows, width, stride: width };
+    let program = Program { ops: vec![Op::Add { a: tensor(x), b: tensor(x), out: tensor(out) }; 20] };
+    for _ in 0..rounds {
+        let ticket = device.submit(&program)?;
+        device.wait(ticket)?;
+        let mut last = [0; 4];
+        device.read(out, bytes - 4, &mut last)?;
+        assert_eq!(f32::from_le_bytes(last), 2.0 * (rows * width - 1) as f32);
+    }
+    device.destroy(x)?;
+    device.destroy(out)
+}
+
+fn entries(folder: &str) -> usize {
+    std::fs::read_dir(folder).unwrap().count()
+}
+
+/// Maps of shared memory of ours.
+fn maps() -> usize {
+    std::fs::read_to_string("/proc/self/maps").unwrap().matches("tandem-dsp").count()
+}
+
+fn children() -> String {
+    std::fs::read_to_string("/proc/thread-self/children").unwrap()
+}
+
+/// Sends `signal` at a moment that differs from round to round.
+fn disturbed(config: &EmulatorConfig, signal: Signal, rounds: u64) {
+    let before = (entries("/proc/self/fd"), maps(), children());
+    let mut lost = 0;
+    for round in 0..rounds {
+        let (mut device, process) = device(config);
+        let disturber = std::thread::spawn(move || {
+            // Any spread will do: 0 to 20 ms in steps that do not repeat.
+            std::thread::sleep(Duration::from_micros(round * 7919 % 20_000));
+            kill_process(process, signal)
+        });
+        let error = work(&mut device, u32::MAX).unwrap_err();
+        assert!(matches!(&error, DeviceError::Lost(_)), "round {round}: {error}");
+        // It stays lost, and says so instead of waiting again.
+        assert!(matches!(work(&mut device, 1), Err(DeviceError::Lost(_))), "round {round}");
+        lost += 1;
+        disturber.join().unwrap().unwrap();
+    }
+    assert_eq!(lost, rounds);
+    let (mut device, _) = device(config);
+    work(&mut device, 3).unwrap();
+    drop(device);
+    assert_eq!(before, (entries("/proc/self/fd"), maps(), children()), "descriptors, maps, processes");
+}
+
+fn main() {
+    let folder = built();
+    let emulated = EmulatorConfig::in_folder(&folder);
+    let host = folder.join("tandem-dsp-host");
+    if emulated.is_err() || !host.exists() {
+        eprintln!("note: {} lacks what `cargo xtask hexagon` builds; NOT RUN", folder.display());
+    }
+    let host = host.exists().then(|| EmulatorConfig::new(host, None));
+    let mut trials = Vec::new();
+    for (name, config) in [("v73", emulated.ok()), ("host", host)] {
+        // A stopped process is given up after its budget, which has to do for a start on a busy
+        // machine; so fewer rounds.
+        let cases = [("killed", Signal::KILL, 100, 600), ("stopped", Signal::STOP, 25, 2)];
+        for (what, signal, rounds, seconds) in cases {
+            let here = config.is_some();
+            let config = config.clone();
+            let name = format!("{name}::{what}_at_any_moment_is_lost_and_leaves_nothing");
+            let trial = Trial::test(name, move || {
+                let budget = Duration::from_secs(seconds);
+                let config = EmulatorConfig { budget, ..config.ok_or("not built")? };
+                disturbed(&config, signal, rounds);
+                Ok(())
+            });
+            trials.push(trial.with_ignored_flag(!here));
+        }
+    }
+    // One at a time: they count this process's descriptors.
+    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    libtest_mimic::run(&arguments, trials).exit();
+}

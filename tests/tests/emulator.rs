@@ -1,0 +1,167 @@
+//! The whole daemon on the NPU's program under emulation: the CPU device's answers, and errors
+//! that name the remedy. Without `cargo xtask hexagon` the tests that need it are listed as
+//! ignored: not run.
+
+// The lint knows tests, not what they share.
+#![allow(clippy::unwrap_used)]
+
+use libtest_mimic::{Arguments, Trial};
+use safetensors::SafeTensors;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use tandem_tests::{Trace, demo_model, demo_trace, golden, programs, tandem};
+
+/// Largest difference of a logit on F32 weights.
+const TOLERANCE: f32 = 5e-2;
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+}
+
+/// All positions' logits of a golden model's prompts on a device.
+fn logits(model: &str, device: &str, folder: &Path) -> Vec<Vec<f32>> {
+    let (tokens, out) = (folder.join("ids.json"), folder.join("out.safetensors"));
+    let bytes = std::fs::read(golden(model).with_extension("golden.safetensors")).unwrap();
+    let recorded = SafeTensors::deserialize(&bytes).unwrap();
+    let ids = |prompt: i32| -> Vec<i64> {
+        let tensor = recorded.tensor(&format!("p{prompt}.input_ids")).unwrap();
+        tensor.data().as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect()
+    };
+    let prompts: Vec<Vec<i64>> = (0..3).map(ids).collect();
+    std::fs::write(&tokens, serde_json::to_string(&prompts).unwrap()).unwrap();
+    let words = ["generate", "--all-positions", "--set", "kv_type=f32", "--device", device, "--model"];
+    let mut arguments: Vec<PathBuf> = words.map(PathBuf::from).into();
+    arguments.extend([golden(model), "--tokens".into(), tokens, "--logits".into(), out.clone()]);
+    let run = tandem(arguments);
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    let bytes = std::fs::read(out).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    (0..3).map(|i| floats(tensors.tensor(&format!("logits.{i}")).unwrap().data())).collect()
+}
+
+/// Against the goldens within the bound, and against the reference device, whose roundings the
+/// soft float of the emulator's program has, to the bit.
+fn logits_equal_the_goldens() {
+    let folder = tempfile::tempdir().unwrap();
+    for model in ["qwen35-a", "qwen35-b"] {
+        let found = logits(model, "emulator", folder.path());
+        let bytes = std::fs::read(golden(model).with_extension("golden.safetensors")).unwrap();
+        let recorded = SafeTensors::deserialize(&bytes).unwrap();
+        for (prompt, found) in found.iter().enumerate() {
+            let tensor = recorded.tensor(&format!("p{prompt}.logits")).unwrap();
+            let width = tensor.shape()[1];
+            let positions = recorded.tensor(&format!("p{prompt}.positions")).unwrap();
+            let positions = positions.data().as_chunks().0.iter().map(|b| i64::from_le_bytes(*b));
+            for (row, position) in floats(tensor.data()).chunks(width).zip(positions) {
+                let start = usize::try_from(position).unwrap() * width;
+                let pairs = found[start..start + width].iter().zip(row);
+                let worst = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(worst <= TOLERANCE, "{model}, prompt {prompt}, position {position}: off by {worst}");
+            }
+        }
+        let bits = |all: Vec<Vec<f32>>| all.concat().into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        assert!(bits(found) == bits(logits(model, "reference", folder.path())), "{model}: not the same bits");
+    }
+}
+
+/// Steps of a replay; `built` is the folder of the DSP's program.
+fn replay(trace: &Path, device: &str, built: &Path) -> Vec<Value> {
+    let mut command = std::process::Command::new(&programs().tandem);
+    command.arg("replay").arg(trace).args(["--json", "--device", device, "--model"]).arg(demo_model());
+    let output = command.env("TANDEM_HEXAGON", built).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    report["steps"].as_array().unwrap().clone()
+}
+
+/// The first `most` requests of the demo trace's first two episodes, on the DSP's program and on
+/// the CPU.
+fn answers_are_those_of_the_cpu(built: &Path, most: usize) {
+    let trace = Trace::read(&demo_trace());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("two.jsonl");
+    let key = |line: &Value| (line["app"].clone(), line["episode"].clone());
+    let mut episodes = Vec::new();
+    for line in &trace.requests {
+        if !episodes.contains(&key(line)) {
+            episodes.push(key(line));
+        }
+    }
+    episodes.truncate(2);
+    let chosen = trace.lines.iter().zip(&trace.requests).filter(|(_, line)| episodes.contains(&key(line)));
+    let lines: Vec<&str> = chosen.map(|(text, _)| text.as_str()).take(most).collect();
+    assert!(lines.len() >= most.min(4), "two episodes of {} steps", lines.len());
+    std::fs::write(&file, lines.join("\n")).unwrap();
+    let (emulator, cpu) = (replay(&file, "emulator", built), replay(&file, "cpu", built));
+    assert_eq!(emulator.len(), lines.len());
+    for (ours, cpu) in emulator.iter().zip(&cpu) {
+        for what in ["text", "prompt", "restored", "new", "passes", "decode_tokens", "accepted"] {
+            assert_eq!(ours[what], cpu[what], "line {}: {what}", cpu["line"]);
+        }
+    }
+}
+
+/// Folder of `cargo xtask hexagon`.
+fn built() -> PathBuf {
+    programs().tandemd.parent().and_then(Path::parent).unwrap().join("hexagon")
+}
+
+/// On v73 a step takes a minute: one of them, or all in a long run.
+fn the_demo_is_answered_on_v73_as_on_the_cpu() {
+    let long = std::env::var_os("TANDEM_LONG").is_some();
+    answers_are_those_of_the_cpu(&built(), if long { usize::MAX } else { 1 });
+}
+
+/// The same sources built for this host, started by a stand-in for qemu-hexagon.
+fn two_episodes_are_answered_on_the_host_build_as_on_the_cpu() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let qemu = folder.path().join("qemu/usr/bin");
+    std::fs::create_dir_all(&qemu).unwrap();
+    std::fs::copy(built().join("tandem-dsp-host"), folder.path().join("tandem-dsp-v73")).unwrap();
+    let script = qemu.join("qemu-hexagon");
+    std::fs::write(&script, "#!/bin/sh\nshift 2\nexec \"$@\"\n").unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    answers_are_those_of_the_cpu(folder.path(), usize::MAX);
+}
+
+fn a_folder_without_the_program_is_told_with_the_remedy() {
+    let mut command = std::process::Command::new(&programs().tandemd);
+    command.args(["--device", "emulator", "--socket"]);
+    let folder = tempfile::tempdir().unwrap();
+    command.arg(folder.path().join("s")).arg("--model").arg(golden("qwen35-a"));
+    let output = command.env("TANDEM_HEXAGON", folder.path()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && text.contains("cargo xtask hexagon"), "{text}");
+}
+
+fn main() {
+    let here = ["tandem-dsp-v73", "tandem-dsp-host", "qemu/usr/bin/qemu-hexagon"]
+        .iter()
+        .all(|file| built().join(file).exists());
+    if !here {
+        eprintln!("note: `cargo xtask hexagon` has built nothing; the emulator's tests are NOT RUN");
+    }
+    let tests: [(&str, bool, fn()); 4] = [
+        ("logits_equal_the_goldens", true, logits_equal_the_goldens),
+        ("the_demo_is_answered_on_v73_as_on_the_cpu", true, the_demo_is_answered_on_v73_as_on_the_cpu),
+        (
+            "two_episodes_are_answered_on_the_host_build_as_on_the_cpu",
+            true,
+            two_episodes_are_answered_on_the_host_build_as_on_the_cpu,
+        ),
+        (
+            "a_folder_without_the_program_is_told_with_the_remedy",
+            false,
+            a_folder_without_the_program_is_told_with_the_remedy,
+        ),
+    ];
+    let trials = tests.map(|(name, emulated, test)| {
+        let trial = Trial::test(name, move || {
+            test();
+            Ok(())
+        });
+        trial.with_ignored_flag(emulated && !here)
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.into()).exit();
+}

@@ -1,0 +1,195 @@
+//! `cargo xtask hexagon`: the DSP's program, built and looked at.
+//!
+//! ```text
+//! compiler   ziglang from PyPI, in a virtual environment     target/hexagon/venv
+//! emulator   qemu-hexagon 10 of Debian's backports, unpacked target/hexagon/qemu
+//! make       hexagon/dsp/Makefile                            target/hexagon
+//! look       no instruction in emulator builds that the emulator gets wrong
+//! ```
+
+use crate::cargo::{self, TaskError};
+use crate::need::Need;
+use crate::test::Run;
+use std::path::Path;
+use std::process::Command;
+
+/// Builds the DSP's program for qemu-hexagon and for this host, with the programs that test it, and
+/// checks by disassembly that the emulator runs what was built.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {}
+
+const ZIG: &str = "ziglang==0.17.1";
+
+/// Programs that build and inspect. Any LLVM that knows v73 does; this one knows the newer
+/// versions too.
+const NEEDS: [Need; 3] = [
+    Need {
+        probe: &["python3", "-c", "import ensurepip"],
+        install: &["apt-get", "install", "-q", "-y", "--no-install-recommends", "python3-venv"],
+    },
+    Need { probe: &["make", "--version"], install: &["apt-get", "install", "-q", "-y", "make"] },
+    Need {
+        probe: &["llvm-objdump-22", "--version"],
+        install: &["apt-get", "install", "-q", "-y", "--no-install-recommends", "llvm-22"],
+    },
+];
+
+/// The programs that run under qemu-hexagon.
+const EMULATED: [&str; 2] = ["tandem-dsp-v73", "packets-v73"];
+
+pub(crate) fn run(_: &Args) -> Result<(), TaskError> {
+    build()
+}
+
+/// The step of `cargo xtask test`; the tests that run what it builds are among the workspace's.
+pub(crate) fn built(_: Run) -> Result<(), TaskError> {
+    build()
+}
+
+fn build() -> Result<(), TaskError> {
+    for need in &NEEDS {
+        need.ensure()?;
+    }
+    let folder = cargo::target().join("hexagon");
+    fetch_compiler(&folder)?;
+    fetch_emulator(&folder)?;
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut make = Command::new("make");
+    make.current_dir(cargo::root()).args(["-s", "-f", "hexagon/dsp/Makefile"]);
+    make.arg(format!("-j{processors}")).arg(format!("T={}", folder.display()));
+    cargo::run(&mut make)?;
+    for program in EMULATED {
+        let found = findings(&disassembly(&folder.join(program))?);
+        if !found.is_empty() {
+            return Err(TaskError::Instructions { program: program.into(), found });
+        }
+    }
+    // The check has to see what it looks for.
+    let planted = findings(&disassembly(&folder.join("v73/planted.o"))?);
+    if planted.len() != PLANTED {
+        return Err(TaskError::Blind { seen: planted.len(), planted: PLANTED });
+    }
+    println!("xtask: built in {}; no instruction that qemu-hexagon gets wrong", folder.display());
+    Ok(())
+}
+
+fn fetch_compiler(folder: &Path) -> Result<(), TaskError> {
+    let environment = folder.join("venv");
+    if environment.join("ready").exists() {
+        return Ok(());
+    }
+    println!("xtask: installing {ZIG} (a compiler for Hexagon) with pip into {}", environment.display());
+    let made = cargo::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment));
+    made?;
+    cargo::run(Command::new(environment.join("bin/pip")).args(["install", "-q", ZIG]))?;
+    let ready = environment.join("ready");
+    std::fs::write(&ready, ZIG).map_err(|source| TaskError::File { path: ready, source })
+}
+
+fn fetch_emulator(folder: &Path) -> Result<(), TaskError> {
+    let program = folder.join("qemu/usr/bin/qemu-hexagon");
+    if program.exists() {
+        return Ok(());
+    }
+    println!(
+        "xtask: unpacking qemu-user of Debian's bookworm-backports (the system's is too old) into {}",
+        folder.join("qemu").display()
+    );
+    // The system's own source with another suite: whatever mirror it uses is used here too.
+    let script = "set -e
+        mkdir -p \"$1/apt/lists/partial\" \"$1/apt/archives/partial\" \"$1/qemu\"; cd \"$1\"
+        sed -n '/^$/q; s/^Suites:.*/Suites: bookworm-backports/; p' \
+            /etc/apt/sources.list.d/debian.sources > apt/backports.sources
+        backports() {
+            apt-get -q -o Dir::Etc::sourcelist=\"$1/apt/backports.sources\" -o Dir::Etc::sourceparts=- \
+                -o Dir::State::lists=\"$1/apt/lists\" -o Dir::Cache=\"$1/apt\" -o APT::Get::List-Cleanup=0 \
+                -o APT::Sandbox::User=root \"$2\" $3
+        }
+        backports \"$1\" update
+        cd apt; backports \"$1\" download qemu-user; cd ..
+        dpkg-deb --fsys-tarfile apt/qemu-user_*.deb | tar -x -C qemu ./usr/bin/qemu-hexagon
+        rm apt/qemu-user_*.deb";
+    cargo::run(Command::new("sh").args(["-c", script, "sh"]).arg(folder))?;
+    cargo::run(Command::new(&program).arg("--version"))
+}
+
+fn disassembly(program: &Path) -> Result<String, TaskError> {
+    let mut objdump = Command::new("llvm-objdump-22");
+    objdump.args(["-d", "--no-show-raw-insn", "--mattr=+hvxv73,+hvx-length128b,+hvx-ieee-fp,+hvx-qfloat"]);
+    output(objdump.arg(program))
+}
+
+fn output(command: &mut Command) -> Result<String, TaskError> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().map_err(|source| TaskError::Run { program: name, source })?;
+    if !output.status.success() {
+        return Err(TaskError::Failed { command: cargo::typed(command), status: output.status });
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Instructions of `hexagon/dsp/test/planted.c` that [`findings`] has to see.
+const PLANTED: usize = 8;
+
+/// Where the emulator's own counters are read, by words that no assembler knows.
+const COUNTERS: [&str; 2] = ["count_instructions", "count_vectors"];
+
+/// Instructions that qemu-hexagon traps on or silently gets wrong, as `function: instruction`.
+fn findings(disassembly: &str) -> Vec<String> {
+    let mut function = "";
+    let mut found = Vec::new();
+    for line in disassembly.lines() {
+        if let Some((_, name)) = line.strip_suffix(">:").and_then(|line| line.split_once('<')) {
+            function = name;
+            continue;
+        }
+        let Some((_, instruction)) = line.split_once(':') else { continue };
+        let unknown = instruction.contains("<unknown>") && !COUNTERS.contains(&function);
+        if unknown
+            || has_vector_float(instruction)
+            || UNEMULATED.iter().any(|name| instruction.contains(name))
+        {
+            found.push(format!("{function}: {}", instruction.trim()));
+        }
+    }
+    found
+}
+
+/// User DMA and the matrix unit.
+const UNEMULATED: [&str; 8] =
+    ["dmstart", "dmlink", "dmpoll", "dmwait", "dmpause", "dmresume", "mxmem", "mxclracc"];
+
+/// Whether a vector register is read or written as floats, as in `v1.sf = v2.w`.
+fn has_vector_float(instruction: &str) -> bool {
+    const KINDS: [&str; 6] = ["qf32", "qf16", "sf", "hf", "bf", "f8"];
+    instruction.match_indices('.').any(|(at, _)| {
+        let (before, after) = (&instruction[..at], &instruction[at + 1..]);
+        let after: String = after.chars().take_while(char::is_ascii_alphanumeric).collect();
+        let register = before.trim_end_matches(|c: char| c.is_ascii_digit() || c == ':');
+        KINDS.contains(&after.as_str()) && register.ends_with('v')
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instructions_that_the_emulator_gets_wrong_are_found() {
+        let text = "
+00027b00 <kernel>:
+   27b00: {\tallocframe(#5248) }
+   27b04: {\tv0.w = v1.sf
+   27b08: \tv3:2.qf32 = vmpy(v4.hf,v5.hf) }
+   27b0c: {\tv0.w += vrmpy(v1.ub,r2.b)
+   27b10: \tr1 = sfadd(r2,r3) }
+   27b14: {\tr0 = dmpoll }
+   27b18: <unknown>
+00027c00 <count_vectors>:
+   27c00: <unknown>
+";
+        let found = findings(text);
+        assert_eq!(found.len(), 4, "{found:?}");
+        assert_eq!(found[0], "kernel: {\tv0.w = v1.sf");
+    }
+}
