@@ -142,10 +142,7 @@ fn findings(disassembly: &str) -> Vec<String> {
             continue;
         }
         let Some((_, instruction)) = line.split_once(':') else { continue };
-        if unknown
-            || has_vector_float(instruction)
-            || UNEMULATED.iter().any(|name| instruction.contains(name))
-        {
+        if has_vector_float(instruction) || UNEMULATED.iter().any(|name| instruction.contains(name)) {
             found.push(format!("{function}: {}", instruction.trim()));
         }
     }
