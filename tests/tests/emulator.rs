@@ -95,7 +95,8 @@ fn answers_are_those_of_the_cpu(built: &Path, most: usize) {
     let (emulator, cpu) = (replay(&file, "emulator", built), replay(&file, "cpu", built));
     assert_eq!(emulator.len(), lines.len());
     for (ours, cpu) in emulator.iter().zip(&cpu) {
-        for what in ["text", "prompt", "restored", "new", "passes", "decode_tokens", "accepted"] {
+        // Not how many drafts were tried and taken: that follows what columns cost on each device.
+        for what in ["text", "prompt", "restored", "new", "passes", "decode_tokens"] {
             assert_eq!(ours[what], cpu[what], "line {}: {what}", cpu["line"]);
         }
     }

@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: what the mechanisms are worth, on this machine.
 
+mod peer;
 mod speculation;
 
 use crate::cargo::TaskError;
@@ -13,11 +14,13 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
+    Peer(peer::Args),
     Speculation(speculation::Args),
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), TaskError> {
     match &args.what {
+        What::Peer(args) => peer::run(args),
         What::Speculation(args) => speculation::run(args),
     }
 }

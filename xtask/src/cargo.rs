@@ -1,7 +1,7 @@
 //! Running cargo and other programs from the repository's root.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 
 /// Why a task stops.
 #[derive(Debug, thiserror::Error)]
@@ -95,4 +95,15 @@ pub(crate) fn run(command: &mut Command) -> Result<(), TaskError> {
         source,
     })?;
     if status.success() { Ok(()) } else { Err(TaskError::Failed { command: typed(command), status }) }
+}
+
+/// What a command prints.
+pub(crate) fn output(command: &mut Command) -> Result<String, TaskError> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output =
+        command.stderr(Stdio::inherit()).output().map_err(|source| TaskError::Run { program, source })?;
+    if !output.status.success() {
+        return Err(TaskError::Failed { command: typed(command), status: output.status });
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

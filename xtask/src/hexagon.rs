@@ -8,7 +8,7 @@
 //! ```
 
 use crate::cargo::{self, TaskError};
-use crate::need::Need;
+use crate::need::{Need, python_with};
 use crate::test::Run;
 use std::path::Path;
 use std::process::Command;
@@ -22,11 +22,7 @@ const ZIG: &str = "ziglang==0.17.1";
 
 /// Programs that build and inspect. Any LLVM that knows v73 does; this one knows the newer
 /// versions too.
-const NEEDS: [Need; 3] = [
-    Need {
-        probe: &["python3", "-c", "import ensurepip"],
-        install: &["apt-get", "install", "-q", "-y", "--no-install-recommends", "python3-venv"],
-    },
+const NEEDS: [Need; 2] = [
     Need { probe: &["make", "--version"], install: &["apt-get", "install", "-q", "-y", "make"] },
     Need {
         probe: &["llvm-objdump-22", "--version"],
@@ -51,7 +47,7 @@ fn build() -> Result<(), TaskError> {
         need.ensure()?;
     }
     let folder = cargo::target().join("hexagon");
-    fetch_compiler(&folder)?;
+    python_with(&folder, ZIG)?;
     fetch_emulator(&folder)?;
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let mut make = Command::new("make");
@@ -71,19 +67,6 @@ fn build() -> Result<(), TaskError> {
     }
     println!("xtask: built in {}; no instruction that qemu-hexagon gets wrong", folder.display());
     Ok(())
-}
-
-fn fetch_compiler(folder: &Path) -> Result<(), TaskError> {
-    let environment = folder.join("venv");
-    if environment.join("ready").exists() {
-        return Ok(());
-    }
-    println!("xtask: installing {ZIG} (a compiler for Hexagon) with pip into {}", environment.display());
-    let made = cargo::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment));
-    made?;
-    cargo::run(Command::new(environment.join("bin/pip")).args(["install", "-q", ZIG]))?;
-    let ready = environment.join("ready");
-    std::fs::write(&ready, ZIG).map_err(|source| TaskError::File { path: ready, source })
 }
 
 fn fetch_emulator(folder: &Path) -> Result<(), TaskError> {
@@ -116,16 +99,7 @@ fn fetch_emulator(folder: &Path) -> Result<(), TaskError> {
 fn disassembly(program: &Path) -> Result<String, TaskError> {
     let mut objdump = Command::new("llvm-objdump-22");
     objdump.args(["-d", "--no-show-raw-insn", "--mattr=+hvxv73,+hvx-length128b,+hvx-ieee-fp,+hvx-qfloat"]);
-    output(objdump.arg(program))
-}
-
-fn output(command: &mut Command) -> Result<String, TaskError> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().map_err(|source| TaskError::Run { program: name, source })?;
-    if !output.status.success() {
-        return Err(TaskError::Failed { command: cargo::typed(command), status: output.status });
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    cargo::output(objdump.arg(program))
 }
 
 /// Instructions of `hexagon/dsp/test/planted.c` that [`findings`] has to see.

@@ -1,6 +1,7 @@
 //! What a task needs beyond cargo, and how it gets it: it says what it installs.
 
 use crate::cargo::{TaskError, run};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// A program, and what installs it.
@@ -30,6 +31,27 @@ pub(crate) const NIGHTLY: Need = Need {
     probe: &["rustc", "+nightly", "--version"],
     install: &["rustup", "toolchain", "install", "nightly", "--profile", "minimal"],
 };
+
+/// Python, able to make virtual environments.
+const PYTHON: Need = Need {
+    probe: &["python3", "-c", "import ensurepip"],
+    install: &["apt-get", "install", "-q", "-y", "--no-install-recommends", "python3-venv"],
+};
+
+/// The Python of a virtual environment in `folder` that has this package (`name==version`).
+pub(crate) fn python_with(folder: &Path, package: &str) -> Result<PathBuf, TaskError> {
+    let environment = folder.join("venv");
+    let (python, ready) = (environment.join("bin/python3"), environment.join("ready"));
+    if std::fs::read_to_string(&ready).is_ok_and(|text| text == package) {
+        return Ok(python);
+    }
+    PYTHON.ensure()?;
+    println!("xtask: installing {package} with pip into {}", environment.display());
+    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
+    run(Command::new(environment.join("bin/pip")).args(["install", "-q", package]))?;
+    std::fs::write(&ready, package).map_err(|source| TaskError::File { path: ready, source })?;
+    Ok(python)
+}
 
 impl Need {
     /// Installs the program if it is absent.

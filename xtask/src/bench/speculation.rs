@@ -7,6 +7,7 @@ use crate::screen;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use tandem_sdk::{Client, PrivateDaemon, Request, Stats};
 
 /// Settings by name; the first is everything on.
@@ -157,7 +158,7 @@ pub(crate) fn run(args: &Args) -> Result<(), TaskError> {
     if args.programs.is_none() {
         run_command(cargo().args(["build", "--release", "-p", "tandemd", "-p", "tandem-cli", "--bins"]))?;
     }
-    let weights = worst_model(args)?;
+    let weights = random_model(&Command::new(args.program("tandem")), &args.worst)?;
     let ablation = ablation(args)?;
     let worst = worst(args, &weights)?;
     if args.json {
@@ -240,16 +241,15 @@ fn ablation(args: &Args) -> Result<Ablation, DemoError> {
     Ok(Ablation(sums))
 }
 
-fn worst_model(args: &Args) -> Result<PathBuf, TaskError> {
-    let size = args.worst.as_str();
+/// A random-weight `Q4_0` model of this size, made by `tandem` where it is not there yet.
+pub(super) fn random_model(tandem: &Command, size: &str) -> Result<PathBuf, TaskError> {
     let folder = target().join("bench");
-    std::fs::create_dir_all(&folder).map_err(|source| TaskError::Run { program: "mkdir".into(), source })?;
+    std::fs::create_dir_all(&folder).map_err(|source| TaskError::File { path: folder.clone(), source })?;
     let file = folder.join(format!("random-{size}-q4_0.gguf"));
     if !file.is_file() {
-        let mut synth = std::process::Command::new(args.program("tandem"));
+        let mut synth = Command::new(tandem.get_program());
         synth.args(["model", "synth", "--size", size, "--quant", "q4_0"]).arg(&file);
-        synth.stdout(std::process::Stdio::null());
-        run_command(&mut synth)?;
+        run_command(synth.stdout(Stdio::null()))?;
     }
     Ok(file)
 }
