@@ -6,7 +6,7 @@
 //! engine ─ Gated::submit ─▶┘  votes, batches in flight    └── releases under the lock
 //! ```
 //!
-//! Submission and release share the lock of [`gate`], so a batch either prevents a release or
+//! Submission and release share the lock of `gate.rs`, so a batch either prevents a release or
 //! waits until the votes are back. The engine knows nothing of it: [`Gated`] is a device around
 //! the device. A device without votes is used as it is.
 
