@@ -3,8 +3,10 @@
 //! builds the programs; what is not there is listed as ignored: not run, and never counted as
 //! passed. So are the slow ones, which run with `cargo xtask test --long`.
 
+mod built;
+
+use built::built;
 use libtest_mimic::{Arguments, Trial};
-use std::path::{Path, PathBuf};
 use tandem_hexagon::{EmulatorConfig, Hexagon, HexagonConfig};
 use tandem_program::conformance::CHECKS;
 
@@ -12,13 +14,6 @@ use tandem_program::conformance::CHECKS;
 /// tests. The law holds on the other builds in every run, saves themselves on v73 too.
 fn is_slow(program: &str, check: &str) -> bool {
     program == "tsan" || (program == "v73" && check == "saves_change_nothing_else")
-}
-
-/// Where `cargo xtask hexagon` puts what it builds.
-fn built() -> PathBuf {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| own.join("../target"), PathBuf::from);
-    target.join("hexagon")
 }
 
 fn main() {

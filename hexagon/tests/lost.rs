@@ -5,20 +5,16 @@
 // The lint knows tests, not what they share.
 #![allow(clippy::unwrap_used)]
 
+mod built;
+
+use built::built;
 use libtest_mimic::{Arguments, Trial};
 use rustix::process::{Pid, Signal, kill_process};
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tandem_hexagon::{Emulator, EmulatorConfig, Hexagon, HexagonConfig, Shared};
 use tandem_program::{DType, Device, DeviceError, Op, Program, Tensor};
 
 const MEMORY: HexagonConfig = HexagonConfig { memory: 64 << 20, window: 32 << 20 };
-
-fn built() -> PathBuf {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| own.join("../target"), PathBuf::from);
-    target.join("hexagon")
-}
 
 /// A device, and the number of its process.
 fn device(config: &EmulatorConfig) -> (Hexagon, Pid) {

@@ -2,15 +2,11 @@
 //! (`dsp/test/packets.c`). What `cargo xtask hexagon` has not built is listed as
 //! ignored: not run, and never counted as passed.
 
-use libtest_mimic::{Arguments, Failed, Trial};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+mod built;
 
-fn built() -> PathBuf {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| own.join("../target"), PathBuf::from);
-    target.join("hexagon")
-}
+use built::built;
+use libtest_mimic::{Arguments, Failed, Trial};
+use std::process::{Command, Output};
 
 type Verdict = fn(&Output) -> bool;
 
