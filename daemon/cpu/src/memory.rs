@@ -8,6 +8,7 @@
 use crate::kernels::{Cell, Matrix};
 use crate::pool::Pool;
 use crate::repack::{Groups, Repacked};
+use memmap2::MmapMut;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -17,11 +18,19 @@ use tandem_program::{BufferId, BufferInfo, DType, DeviceError, Region, Tensor};
 /// Buffers start on a cache line.
 const ALIGN: usize = 64;
 
+/// Below this, large pages save nothing.
+const LARGE: usize = 4 << 20;
+
 /// Zeroed memory that costs nothing until it is touched.
 pub(crate) struct Own {
-    base: NonNull<u8>,
-    layout: Layout,
+    base: Base,
     len: usize,
+}
+
+enum Base {
+    Heap(NonNull<u8>, Layout),
+    /// Anonymous pages.
+    Map(MmapMut),
 }
 
 impl Own {
@@ -31,7 +40,22 @@ impl Own {
         let layout = Layout::from_size_align(len.checked_add(ALIGN)?, 16).ok()?;
         // SAFETY: the size is at least `ALIGN`.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Own { base, layout, len })
+        Some(Own { base: Base::Heap(base, layout), len })
+    }
+
+    /// As [`Own::new`], on large pages where the system has them: for memory that is read from
+    /// end to end again and again.
+    pub(crate) fn streamed(len: usize) -> Option<Own> {
+        if len < LARGE {
+            return Own::new(len);
+        }
+        let map = MmapMut::map_anon(len).ok()?;
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        {
+            // A refusal leaves small pages.
+            let _ = map.advise(memmap2::Advice::HugePage);
+        }
+        Some(Own { base: Base::Map(map), len })
     }
 
     /// Bytes asked for.
@@ -40,15 +64,22 @@ impl Own {
     }
 
     pub(crate) fn start(&self) -> *mut u8 {
-        let base = self.base.as_ptr();
-        base.wrapping_add(base.align_offset(ALIGN))
+        match &self.base {
+            Base::Heap(base, _) => {
+                let base = base.as_ptr();
+                base.wrapping_add(base.align_offset(ALIGN))
+            }
+            Base::Map(map) => map.as_ptr().cast_mut(),
+        }
     }
 }
 
 impl Drop for Own {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout, freed nowhere else.
-        unsafe { dealloc(self.base.as_ptr(), self.layout) }
+        if let Base::Heap(base, layout) = self.base {
+            // SAFETY: allocated in `new` with this layout, freed nowhere else.
+            unsafe { dealloc(base.as_ptr(), layout) }
+        }
     }
 }
 

@@ -67,7 +67,7 @@ impl Repacked {
         mut copied: impl FnMut(Range<usize>),
     ) -> Option<Repacked> {
         let (bytes, group_bytes) = (Repacked::bytes(weight)?, WIDTH * row_bytes(weight));
-        let own = Own::new(bytes)?;
+        let own = Own::streamed(bytes)?;
         let to = Groups { start: own.start(), group_bytes, count: bytes / group_bytes };
         // A megabyte or so an item.
         let step = (1 << 20) / group_bytes + 1;

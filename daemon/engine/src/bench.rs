@@ -77,7 +77,8 @@ impl Sequence<'_> {
             logits,
             ..Segment::new(kind, self.tokens(position, count), position, self.kv, state)
         };
-        self.executor.run(&Pass { segments: vec![segment] })?;
+        let out = self.executor.run(&Pass { segments: vec![segment] })?;
+        self.executor.recycle(out.logits);
         Ok(end)
     }
 

@@ -40,7 +40,13 @@ pub struct Executor {
     states: StatePool,
     scratch: BufferId,
     scratch_bytes: u64,
+    /// Rows that were read and given back. A row of logits is a megabyte: an allocator that gets
+    /// it from the system each time pays for every page of it, a millisecond a column.
+    spare: Vec<Vec<f32>>,
 }
+
+/// Rows kept to be read into again: those of a pass of the most columns.
+const SPARE_ROWS: usize = 8;
 
 impl Executor {
     /// Imports the file's mapping into the device (no copy where the device can read host
@@ -51,7 +57,7 @@ impl Executor {
         let states = StatePool::new(family.layout(), device.as_mut())?;
         let scratch_bytes = SCRATCH_BYTES;
         let scratch = device.create(scratch_bytes)?;
-        Ok(Executor { device, family, switches, states, scratch, scratch_bytes })
+        Ok(Executor { device, family, switches, states, scratch, scratch_bytes, spare: Vec::new() })
     }
 
     /// The model's sizes.
@@ -145,8 +151,15 @@ impl Executor {
         Ok(())
     }
 
+    /// Takes rows of a [`PassOutput`] back, to be read into again.
+    pub fn recycle(&mut self, rows: impl IntoIterator<Item = Vec<f32>>) {
+        let room = SPARE_ROWS.saturating_sub(self.spare.len());
+        self.spare.extend(rows.into_iter().take(room));
+    }
+
     /// Has the device give back what it can make again.
     pub fn rest(&mut self) {
+        self.spare = Vec::new();
         self.device.rest();
     }
 
@@ -270,9 +283,19 @@ impl Executor {
 
     /// The values of a dense f32 tensor: a result, or part of a state for checks.
     pub fn read(&mut self, tensor: &Tensor) -> Result<Vec<f32>, DeviceError> {
-        let mut bytes = vec![0u8; tensor.len() * 4];
-        self.device.read(tensor.buffer, tensor.offset, &mut bytes)?;
-        Ok(bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
+        // A megabyte of logits a column: through a piece of the stack, not through memory twice.
+        let mut piece = [0u8; 16 * 1024];
+        let mut values = self.spare.pop_if(|row| row.capacity() == tensor.len()).unwrap_or_default();
+        values.clear();
+        values.reserve_exact(tensor.len());
+        let mut offset = tensor.offset;
+        while values.len() < tensor.len() {
+            let bytes = piece.len().min((tensor.len() - values.len()) * 4);
+            self.device.read(tensor.buffer, offset, &mut piece[..bytes])?;
+            values.extend(piece[..bytes].as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)));
+            offset += bytes as u64;
+        }
+        Ok(values)
     }
 }
 

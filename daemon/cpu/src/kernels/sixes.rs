@@ -1,6 +1,7 @@
 //! Products of repacked `Q6_K` rows with few columns: blocks are unpacked in registers, on the
 //! way to the products, where a panel between would cost a store and a load a vector.
 
+use super::repacked::ask_ahead;
 use super::simd::{Piece, Simd, Vectors, WIDTH};
 use super::tile::{Columns, Part, Wide, store_acc};
 use tandem_program::DType;
@@ -9,6 +10,10 @@ use tandem_program::DType;
 const TOPS: usize = WIDTH * 128;
 const FACTORS: usize = WIDTH * 192;
 const SCALE: usize = WIDTH * 208;
+/// Bytes ahead of the block at work that are asked for: three blocks, measured.
+const AHEAD: usize = 3 * WIDTH * DType::Q6_K.block_bytes();
+/// Half a block.
+const HALF: usize = WIDTH * 105;
 
 /// Four vectors of the sixteen values of unit `R` (0 to 3) of half a block.
 #[derive(Clone, Copy)]
@@ -59,6 +64,7 @@ impl<const C: usize> Piece for DirectSixes<'_, C> {
             for b in 0..part.values / 256 {
                 let mut isum = [S::splat_i(0); C];
                 for half in 0..2 {
+                    ask_ahead::<S>(block.add(HALF * half), AHEAD, HALF);
                     // Unit `r`, whose two factors are bytes `a` and `a + 1` of the cell.
                     macro_rules! unit {
                         ($factors:expr, $r:literal, $a:literal, $b:literal) => {

@@ -4,7 +4,7 @@
 //! asks, and no column sees another.
 
 use super::panel::{PANEL_VALUES, Panel, Unpack};
-use super::repacked::{Interleaved, Rows, Source};
+use super::repacked::{Interleaved, Rows, Source, ask_ahead};
 use super::simd::{Piece, Simd, Stored, Vectors, WIDTH};
 use super::sixes::DirectSixes;
 use std::marker::PhantomData;
@@ -226,6 +226,8 @@ trait Units: Copy {
     unsafe fn scale<S: Simd>(self, b: usize) -> S::F;
     /// Minima of block `b`, of formats that have them.
     unsafe fn minimum<S: Simd>(self, b: usize) -> S::F;
+    /// Asks for blocks that come later, from memory where they come from there.
+    unsafe fn ask_ahead<S: Simd>(self, b: usize);
 }
 
 /// Unpacked blocks of `PLANES` planes.
@@ -248,7 +250,13 @@ impl<const PLANES: usize> Units for Unpacked<'_, PLANES> {
         // SAFETY: eight floats.
         unsafe { S::load(self.0.minima[b].as_ptr()) }
     }
+    #[inline(always)]
+    unsafe fn ask_ahead<S: Simd>(self, _b: usize) {}
 }
+
+/// Bytes ahead of the blocks at work that are asked for: with 1 to 2 KiB the time of a product is
+/// the same, with more or less it grows.
+const AHEAD: usize = 1536;
 
 /// Repacked blocks of `Q4_0`, from the first on: what a block has at byte `at` lies at
 /// `8 * at`.
@@ -269,6 +277,12 @@ impl Units for Nibbles {
     unsafe fn minimum<S: Simd>(self, _b: usize) -> S::F {
         // SAFETY: arithmetic only.
         unsafe { S::splat(0.0) }
+    }
+    #[inline(always)]
+    unsafe fn ask_ahead<S: Simd>(self, b: usize) {
+        let bytes = WIDTH * DType::Q4_0.block_bytes();
+        // SAFETY: any address will do.
+        unsafe { ask_ahead::<S>(self.0.wrapping_add(b * bytes), AHEAD, bytes) }
     }
 }
 
@@ -304,6 +318,12 @@ impl Units for SignedBytes {
     unsafe fn minimum<S: Simd>(self, _b: usize) -> S::F {
         // SAFETY: arithmetic only.
         unsafe { S::splat(0.0) }
+    }
+    #[inline(always)]
+    unsafe fn ask_ahead<S: Simd>(self, b: usize) {
+        let bytes = WIDTH * DType::Q8_0.block_bytes();
+        // SAFETY: any address will do.
+        unsafe { ask_ahead::<S>(self.0.wrapping_add(b * bytes), AHEAD, bytes) }
     }
 }
 
@@ -420,6 +440,7 @@ unsafe fn blocks_32<S: Simd, T: Blocks32, U: Units, const C: usize>(
             sums[c] = sums[c].add((column + c) * (width / 32) + part.first / 32);
         }
         for b in 0..part.values / 32 {
+            units.ask_ahead::<S>(b);
             let one = S::splat_i(0x0001_0001);
             let first = units.vectors::<S>(b, 0);
             let mut isum = if T::BITS == 4 {

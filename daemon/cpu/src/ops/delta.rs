@@ -40,7 +40,7 @@ pub(super) fn gated_delta(ctx: &Context, op: &Op) -> Result<(), DeviceError> {
         unsafe {
             match form {
                 DeltaForm::PerToken => {
-                    let floats = scratch.floats(rule.key_dim * rule.value_dim + rule.value_dim);
+                    let floats = scratch.floats(rule.key_dim * SLICE + SLICE);
                     rule.per_token(head, floats);
                 }
                 DeltaForm::Chunked { position } => {
@@ -57,6 +57,9 @@ pub(super) fn gated_delta(ctx: &Context, op: &Op) -> Result<(), DeviceError> {
     }
     Ok(())
 }
+
+/// Values of a state's rows that a slice of the per-token form has: with 128 keys, 16 KiB.
+const SLICE: usize = 32;
 
 struct Rule {
     kernels: &'static Kernels,
@@ -102,52 +105,59 @@ impl Rule {
         State(view.row(head * self.key_dim), view.stride())
     }
 
+    /// A state's values are independent of each other across the value dimension, so a slice goes
+    /// through all columns before the next: between columns it stays in the core's first cache.
+    ///
     /// # Safety
     ///
     /// The program is validated and no other thread has this head.
     unsafe fn per_token(&self, head: usize, scratch: &mut [f32]) {
-        let (own, d) = scratch.split_at_mut(self.key_dim * self.value_dim);
-        let own = State(own.as_mut_ptr(), self.value_dim);
-        let mut from = self.head(&self.state, head);
-        for t in 0..self.columns {
-            let mut saves = self.saves.iter().filter(|(after, _)| *after == t);
-            // A state that is kept anyway is computed in its place and read from there.
-            let to = saves.next().map_or(own, |(_, to)| self.head(to, head));
-            // SAFETY: the caller's contract; column `t` exists. `to` is scratch or a state
-            // output, which overlaps no input; where it is `from`, the kernel allows it.
-            unsafe {
-                (self.kernels.delta_token)(&DeltaToken {
-                    key_dim: self.key_dim,
-                    value_dim: self.value_dim,
-                    q: self.q(t, head),
-                    k: self.k(t, head),
-                    v: self.v(t, head),
-                    decay: *self.decay.row(t).add(head),
-                    beta: *self.beta.row(t).add(head),
-                    from: from.0,
-                    from_step: from.1,
-                    to: to.0,
-                    to_step: to.1,
-                    d: d.as_mut_ptr(),
-                    out: self.out(t, head),
-                });
-                for (_, again) in saves {
-                    self.copy_state(to, self.head(again, head));
+        let (own, d) = scratch.split_at_mut(self.key_dim * SLICE);
+        let own = State(own.as_mut_ptr(), SLICE);
+        for first in (0..self.value_dim).step_by(SLICE) {
+            let width = SLICE.min(self.value_dim - first);
+            let slice = |state: State| State(state.0.wrapping_add(first), state.1);
+            let mut from = slice(self.head(&self.state, head));
+            for t in 0..self.columns {
+                let mut saves = self.saves.iter().filter(|(after, _)| *after == t);
+                // A state that is kept anyway is computed in its place and read from there.
+                let to = saves.next().map_or(own, |(_, to)| slice(self.head(to, head)));
+                // SAFETY: the caller's contract; column `t` exists. `to` is scratch or a state
+                // output, which overlaps no input; where it is `from`, the kernel allows it.
+                unsafe {
+                    (self.kernels.delta_token)(&DeltaToken {
+                        key_dim: self.key_dim,
+                        value_dim: width,
+                        q: self.q(t, head),
+                        k: self.k(t, head),
+                        v: self.v(t, head).add(first),
+                        decay: *self.decay.row(t).add(head),
+                        beta: *self.beta.row(t).add(head),
+                        from: from.0,
+                        from_step: from.1,
+                        to: to.0,
+                        to_step: to.1,
+                        d: d.as_mut_ptr(),
+                        out: self.out(t, head).add(first),
+                    });
+                    for (_, again) in saves {
+                        self.copy_state(to, slice(self.head(again, head)), width);
+                    }
                 }
+                from = to;
             }
-            from = to;
         }
     }
 
     /// # Safety
     ///
-    /// Both are states of this rule and do not overlap.
-    unsafe fn copy_state(&self, from: State, to: State) {
+    /// Both are `width` values a row of states of this rule and do not overlap.
+    unsafe fn copy_state(&self, from: State, to: State, width: usize) {
         for m in 0..self.key_dim {
             // SAFETY: the caller's contract.
             unsafe {
                 let (from, to) = (from.0.add(m * from.1), to.0.add(m * to.1));
-                copy(from.cast(), to.cast(), self.value_dim, 4);
+                copy(from.cast(), to.cast(), width, 4);
             }
         }
     }

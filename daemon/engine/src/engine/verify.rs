@@ -78,6 +78,7 @@ impl Engine {
             };
             let rows: Vec<Option<Vec<f32>>> = verified.chain.needs.iter().map(row).collect();
             self.accept(verified, &rows, events);
+            self.executor.recycle(rows.into_iter().flatten());
         }
     }
 
