@@ -49,6 +49,8 @@ pub(crate) fn sanitize(run: Run) -> Result<(), TaskError> {
     need::NIGHTLY.ensure()?;
     let (mut command, host) = nightly("", run);
     command.args(["test", "--tests", "--locked", "--target", &host]);
+    // Off in other runs, where they make every load of a kernel slow.
+    command.args(["--config", "profile.dev.package.tandem-cpu.debug-assertions=true"]);
     let kernels = if run.long { &UNSAFE_KERNELS[..] } else { &[] };
     for name in UNSAFE_CRATES.iter().chain(kernels) {
         command.args(["-p", name]);

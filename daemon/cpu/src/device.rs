@@ -1,9 +1,11 @@
 //! The device: configuration, submission, profile.
 
+use crate::cache::Cache;
 use crate::level::IsaLevel;
 use crate::memory::Store;
 use crate::ops::Context;
 use crate::pool::Pool;
+use std::path::PathBuf;
 use std::time::Instant;
 use tandem_program::{BufferId, Device, DeviceError, DeviceInfo, Exactness, Program, Region, Ticket};
 
@@ -26,11 +28,16 @@ pub struct CpuConfig {
     /// order that the kernels read best (on by default). A copy is as large as the weight; its
     /// region is told to release the original. Results do not depend on it.
     pub repack: bool,
+    /// Folder in which repacked weights are kept from start to start, of regions that say what
+    /// they are ([`Bytes::identity`](tandem_program::Bytes::identity)). It has to be there and only
+    /// this user may be able to write to it: what lies there is multiplied with as it is. None (the
+    /// default) keeps them in memory. Results do not depend on it.
+    pub cache: Option<PathBuf>,
 }
 
 impl Default for CpuConfig {
     fn default() -> Self {
-        CpuConfig { threads: 0, level: None, memory_limit: u64::MAX, repack: true }
+        CpuConfig { threads: 0, level: None, memory_limit: u64::MAX, repack: true, cache: None }
     }
 }
 
@@ -103,7 +110,11 @@ impl Cpu {
                 exactness: Exactness::Bits,
             },
             level,
-            context: Context::new(kernels, pool, Store::new(config.memory_limit)),
+            context: Context::new(
+                kernels,
+                pool,
+                Store::new(config.memory_limit, config.cache.as_deref().map(Cache::new)),
+            ),
             repack: config.repack,
             ticket: 0,
             times: Vec::new(),

@@ -12,6 +12,7 @@
 #[cfg(target_endian = "big")]
 compile_error!("weights are read in place and are little-endian");
 
+mod cache;
 mod device;
 mod kernels;
 mod level;

@@ -5,6 +5,7 @@
 //! input (save the very same view, where the op works in place) or another output. A
 //! [`View`] is what is left after that proof.
 
+use crate::cache::Cache;
 use crate::kernels::{Cell, Matrix};
 use crate::pool::Pool;
 use crate::repack::{Groups, Repacked};
@@ -117,6 +118,7 @@ pub(crate) struct Store {
     next: u32,
     used: u64,
     limit: u64,
+    cache: Option<Cache>,
 }
 
 // SAFETY: the pointers are to memory the store owns or keeps alive through a `Send + Sync`
@@ -126,8 +128,8 @@ unsafe impl Send for Store {}
 unsafe impl Sync for Store {}
 
 impl Store {
-    pub(crate) fn new(limit: u64) -> Self {
-        Store { buffers: HashMap::new(), next: 1, used: 0, limit }
+    pub(crate) fn new(limit: u64, cache: Option<Cache>) -> Self {
+        Store { buffers: HashMap::new(), next: 1, used: 0, limit, cache }
     }
 
     fn insert(&mut self, memory: Memory) -> BufferId {
@@ -254,9 +256,26 @@ impl Store {
         let room = self.used.checked_add(bytes as u64).is_some_and(|used| used <= self.limit);
         let start = weight.offset as usize;
         let release = |part: Range<usize>| region.release(start + part.start..start + part.end);
-        // SAFETY: `view` is of a validated tensor in an imported buffer, which no op writes,
-        // and its rows are dense.
-        let copy = if room { unsafe { Repacked::new(&view, pool, release) } } else { None };
+        let (cache, identity) = (self.cache.as_mut(), region.identity());
+        let mut cached = cache.zip(identity).and_then(|(cache, identity)| {
+            cache.entry(identity, weight.offset, &view, bytes).map(|entry| (cache, entry))
+        });
+        let found = cached.as_ref().filter(|_| room).and_then(|(cache, entry)| cache.find(entry, bytes));
+        let copy = match found {
+            Some(kept) => {
+                release(0..bytes);
+                Some(Repacked::kept(&view, kept))
+            }
+            None if room => {
+                // SAFETY: `view` is of a validated tensor in an imported buffer, which no op
+                // writes, and its rows are dense.
+                let made = unsafe { Repacked::new(&view, pool, release) };
+                let kept = made.as_ref().zip(cached.as_mut());
+                let kept = kept.and_then(|(made, (cache, entry))| cache.keep(entry, made.as_slice()));
+                kept.map(|kept| Repacked::kept(&view, kept)).or(made)
+            }
+            None => None,
+        };
         if copy.is_some() {
             self.used += bytes as u64;
         }

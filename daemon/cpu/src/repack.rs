@@ -11,6 +11,7 @@
 //! region it came from is told to let go of its pages. Rows that are looked up one by one are
 //! still read there.
 
+use crate::cache::Kept;
 use crate::kernels::{WIDTH, interleave};
 use crate::memory::{Own, View};
 use crate::pool::Pool;
@@ -21,9 +22,14 @@ const PART_BYTES: usize = 16 << 20;
 
 /// See the module.
 pub(crate) struct Repacked {
-    own: Own,
+    bytes: Storage,
     group_bytes: usize,
     groups: usize,
+}
+
+enum Storage {
+    Own(Own),
+    Kept(Kept),
 }
 
 /// Groups as a product reads them.
@@ -91,13 +97,29 @@ impl Repacked {
             });
             copied(first * group_bytes..end * group_bytes);
         }
-        Some(Repacked { own, group_bytes, groups: to.count })
+        Some(Repacked { bytes: Storage::Own(own), group_bytes, groups: to.count })
+    }
+
+    /// A copy that the cache has kept of `weight`.
+    pub(crate) fn kept(weight: &View, kept: Kept) -> Repacked {
+        let group_bytes = WIDTH * row_bytes(weight);
+        let groups = kept.bytes().len() / group_bytes;
+        Repacked { bytes: Storage::Kept(kept), group_bytes, groups }
+    }
+
+    /// The groups, one after the other.
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        match &self.bytes {
+            // SAFETY: the memory is ours, that long, and not written once a `Repacked` has it.
+            Storage::Own(own) => unsafe { std::slice::from_raw_parts(own.start(), own.len()) },
+            Storage::Kept(kept) => kept.bytes(),
+        }
     }
 
     /// What a product with the first `rows` of its rows reads.
     pub(crate) fn groups(&self, rows: usize) -> Groups {
         Groups {
-            start: self.own.start(),
+            start: self.as_slice().as_ptr(),
             group_bytes: self.group_bytes,
             count: self.groups.min(rows / WIDTH),
         }
@@ -105,7 +127,7 @@ impl Repacked {
 
     /// Bytes it takes.
     pub(crate) fn len(&self) -> usize {
-        self.own.len()
+        self.as_slice().len()
     }
 }
 

@@ -17,6 +17,12 @@ pub trait Bytes: AsRef<[u8]> + Send + Sync {
     fn release(&self, range: Range<usize>) {
         let _ = range;
     }
+
+    /// Tells these contents from others, the same at every start: what a cache of something made
+    /// from them goes by. None (the default) where that cannot be told.
+    fn identity(&self) -> Option<u64> {
+        None
+    }
 }
 
 impl Bytes for Vec<u8> {}

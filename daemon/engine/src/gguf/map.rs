@@ -1,6 +1,8 @@
 //! The shared mapping of a model file.
 
 use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use memmap2::{Mmap, MmapMut, UncheckedAdvice};
@@ -20,6 +22,8 @@ pub struct Mapping {
     bytes: Mmap,
     /// Whether the bytes come from a file, which has them again after [`Bytes::release`].
     file: bool,
+    /// Hash of the file's place, size and time of change.
+    identity: Option<u64>,
 }
 
 impl Mapping {
@@ -35,7 +39,12 @@ impl Mapping {
         // process may do to the file is the caller's contract, stated on the type.
         // The reader trusts no byte twice: text is checked as UTF-8 on each access.
         let bytes = unsafe { Mmap::map(&file) }.map_err(fail)?;
-        Ok(Self { bytes, file: true })
+        let data = file.metadata().map_err(fail)?;
+        let mut hasher = DefaultHasher::new();
+        (data.dev(), data.ino(), data.len(), data.mtime(), data.mtime_nsec()).hash(&mut hasher);
+        // Also changes when the time of a file with other contents is set back.
+        (data.ctime(), data.ctime_nsec()).hash(&mut hasher);
+        Ok(Self { bytes, file: true, identity: Some(hasher.finish()) })
     }
 
     /// A mapping of anonymous memory that holds a copy of `bytes`.
@@ -43,7 +52,7 @@ impl Mapping {
         let fail = |source| GgufError::Open { path: "(memory)".into(), source };
         let mut copy = MmapMut::map_anon(bytes.len()).map_err(fail)?;
         copy.copy_from_slice(bytes);
-        Ok(Self { bytes: copy.make_read_only().map_err(fail)?, file: false })
+        Ok(Self { bytes: copy.make_read_only().map_err(fail)?, file: false, identity: None })
     }
 }
 
@@ -57,6 +66,10 @@ impl AsRef<[u8]> for Mapping {
 const PAGE: usize = 64 * 1024;
 
 impl Bytes for Mapping {
+    fn identity(&self) -> Option<u64> {
+        self.identity
+    }
+
     fn release(&self, range: std::ops::Range<usize>) {
         // Whole pages inside the range: what lies around it may be in use.
         let (start, end) =
