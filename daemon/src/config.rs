@@ -20,6 +20,57 @@ pub enum DeviceKind {
     Emulator,
 }
 
+impl DeviceKind {
+    /// Its name in settings.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DeviceKind::Cpu => "cpu",
+            DeviceKind::Reference => "reference",
+            #[cfg(feature = "hexagon")]
+            DeviceKind::Emulator => "emulator",
+        }
+    }
+}
+
+/// What runs the model where the device cannot be had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fallback {
+    /// Nothing: the daemon does not start, or refuses requests and goes on trying.
+    #[default]
+    None,
+    /// The CPU, until the daemon is started again.
+    Cpu,
+}
+
+/// What happens where the device's session is lost: its processor died or hung.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SessionSettings {
+    /// What runs the model where no session can be had, at the start or after `tries`. Default
+    /// none.
+    pub fallback: Fallback,
+    /// Sessions in a row that may fail before requests are refused, or the fallback takes over.
+    /// Default 5.
+    pub tries: u32,
+    /// Seconds without progress after which a batch counts as hung and its session as lost; 0
+    /// is the device's own limit. Default 0. The CPU does not hang.
+    pub budget_s: u64,
+}
+
+impl Default for SessionSettings {
+    fn default() -> Self {
+        SessionSettings { fallback: Fallback::None, tries: 5, budget_s: 0 }
+    }
+}
+
+impl SessionSettings {
+    /// The limit of a batch, where it is not the device's own.
+    pub fn budget(&self) -> Option<std::time::Duration> {
+        Some(std::time::Duration::from_secs(self.budget_s)).filter(|budget| !budget.is_zero())
+    }
+}
+
 /// Serves one language model to agent apps on this machine.
 ///
 /// SIGHUP reads the settings file again: placement policy, log level and limits change at once;
@@ -100,6 +151,8 @@ pub struct File {
     pub policy_cache: Option<PathBuf>,
     /// What work costs on this device, as `tandem policy calibrate` fits it; policies are told.
     pub cost: Option<CostModel>,
+    /// What happens where the device is lost.
+    pub session: SessionSettings,
     /// Power votes of an idle device.
     pub power: PowerSettings,
     /// Limits.
@@ -250,6 +303,8 @@ pub struct Config {
     pub placement: String,
     /// Folder for compiled policies; without one they are compiled at every start.
     pub policy_cache: Option<PathBuf>,
+    /// What happens where the device is lost.
+    pub session: SessionSettings,
     /// How power votes are managed.
     pub power: crate::power::Options,
     /// Limits.
@@ -346,6 +401,8 @@ impl Config {
             0..=1 << 31,
             "it must lie from 0 to 2147483648",
         )?;
+        check("session.tries", file.session.tries.into(), 1..=1000, "it must lie from 1 to 1000")?;
+        check("session.budget_s", file.session.budget_s, 0..=86_400, "it must lie from 0 to 86400")?;
         if let Some(board) = &file.board {
             tandem_ipc::board::check_name(board)?;
         }
@@ -380,6 +437,7 @@ impl Config {
             socket: flags.socket.clone().or(file.socket).unwrap_or_else(default_socket),
             threads,
             placement,
+            session: file.session,
             power,
             policy_cache: file.policy_cache.or_else(default_policy_cache),
             unload_after: Some(std::time::Duration::from_secs(limits.unload_after_s))
@@ -399,6 +457,7 @@ impl Config {
         let changed = [
             ("model", *model != new.model),
             ("device", *device != new.device),
+            ("session", self.session != new.session),
             ("socket", *socket != new.socket),
             ("threads", *threads != new.threads),
             ("context", engine.context != new.engine.context),

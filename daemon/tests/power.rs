@@ -275,7 +275,7 @@ fn the_switch_keeps_votes_and_takes_effect_at_once() {
 }
 
 #[test]
-fn a_session_that_dies_holds_no_votes_and_the_batch_is_told() {
+fn a_session_that_dies_is_asked_for_no_votes_and_the_next_one_is() {
     let (device, handler) = voting(Reference::new());
     let gate = Arc::new(Gate::new(Box::new(|| 0)));
     let mut device = Gated::around(Box::new(device), &gate).unwrap();
@@ -283,10 +283,36 @@ fn a_session_that_dies_holds_no_votes_and_the_batch_is_told() {
     handler.dead.store(true, Ordering::SeqCst);
     assert!(matches!(device.submit(&Program::new()), Err(DeviceError::Lost(_))));
     assert!(!gate.totals().held && gate.totals().in_flight == 0);
+    // Alive again or not: what was lost is not asked any more.
     handler.dead.store(false, Ordering::SeqCst);
+    let applied = handler.applied.load(Ordering::SeqCst);
+    assert!(matches!(device.submit(&Program::new()), Err(DeviceError::Lost(_))));
+    assert_eq!(gate.release(gate.totals().batches, Reason::Stop).ok(), Some(false));
+    assert_eq!(handler.applied.load(Ordering::SeqCst), applied);
+    drop(device);
+
+    let (next, handler) = voting(Reference::new());
+    let mut device = Gated::around(Box::new(next), &gate).unwrap();
+    assert!(gate.totals().held && handler.held.load(Ordering::SeqCst));
     let ticket = device.submit(&Program::new()).unwrap();
     device.wait(ticket).unwrap();
     assert_eq!(gate.totals().batches, 1);
+}
+
+#[test]
+fn a_session_lost_under_a_batch_is_not_released() {
+    let (device, handler) = voting(Reference::new());
+    let gate = Arc::new(Gate::new(Box::new(|| 0)));
+    let mut device = Gated::around(Box::new(device), &gate).unwrap();
+    let _in_flight = device.submit(&Program::new()).unwrap();
+    // A ticket that the device does not know fails in its own way: the session lives.
+    assert!(device.read(BufferId(99), 0, &mut [0]).is_err() && gate.totals().held);
+    drop(device);
+    assert!(!gate.totals().held && gate.totals().in_flight == 0);
+    let applied = handler.applied.load(Ordering::SeqCst);
+    assert_eq!(gate.release(gate.totals().batches, Reason::Stop).ok(), Some(false));
+    assert_eq!(handler.applied.load(Ordering::SeqCst), applied, "a session that is gone was asked");
+    assert!(handler.faults.lock().unwrap().is_empty());
 }
 
 #[test]

@@ -81,7 +81,11 @@ impl Handle {
         }
         let totals = self.gate.totals();
         json!({
-            "votes": if totals.held { "held" } else { "released" },
+            "votes": match (self.gate.lock().is_lost(), totals.held) {
+                (true, _) => "lost",
+                (false, true) => "held",
+                (false, false) => "released",
+            },
             "policy": options.policy.name,
             "idle_release": options.idle_release,
             "held_ms": totals.held_ms,

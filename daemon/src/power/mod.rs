@@ -14,6 +14,6 @@ mod gate;
 mod gated;
 mod manager;
 
-pub use gate::{Gate, Reason, Totals};
+pub use gate::{Gate, Lock, Reason, State, SystemLock, Totals};
 pub use gated::Gated;
 pub use manager::{Handle, Manager, Options};

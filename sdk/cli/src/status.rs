@@ -124,6 +124,26 @@ fn power_words(power: &Value) -> String {
     )
 }
 
+/// What befell the device's sessions; nothing where nothing did.
+fn session_words(session: &Value) -> Vec<String> {
+    let mut words = Vec::new();
+    let why = text(&session["last_loss"]);
+    match session["state"].as_str() {
+        Some("rebuilding") => words.push(format!("LOST, another session is being made: {why}")),
+        Some("down") => words.push(format!("DOWN, requests are refused while it is tried on: {why}")),
+        _ => {}
+    }
+    if !session["fallback"].is_null() {
+        let (wanted, why) = (text(&session["wanted"]), text(&session["fallback"]));
+        words.push(format!("instead of {wanted}, which cannot be had: {why}"));
+    }
+    if number(&session["lost"]) > 0 {
+        let (lost, rebuilt) = (number(&session["lost"]), number(&session["rebuilt"]));
+        words.push(format!("{lost} sessions lost, {rebuilt} made again; the last: {why}"));
+    }
+    words
+}
+
 /// The status in a person's words.
 pub(crate) fn words(status: &Value) -> String {
     let mut words = String::new();
@@ -155,6 +175,9 @@ pub(crate) fn words(status: &Value) -> String {
     );
     let device = &status["device"];
     line("device", format!("{} ({})", text(&device["name"]), text(&device["detail"])));
+    for session in session_words(&status["session"]) {
+        line("", session);
+    }
     line("policy", text(&status["placement"]));
     for policy in status["policies"].as_array().into_iter().flatten() {
         line("", policy_words(policy));
@@ -234,6 +257,18 @@ mod tests {
         assert_eq!(bytes(8 << 30), "8.0 GiB");
         assert_eq!(duration(59), "59 s");
         assert_eq!(duration(3725), "1 h 2 min");
+    }
+
+    #[test]
+    fn what_befell_the_device_is_told() {
+        let quiet = json!({"session": {"wanted": "cpu", "state": "up", "lost": 0, "fallback": null}});
+        assert!(!words(&quiet).contains("session"), "{}", words(&quiet));
+        let session = json!({"wanted": "emulator", "state": "up", "lost": 3, "rebuilt": 3, "last_loss": "it hung", "fallback": "it died"});
+        let told = words(&json!({ "session": session }));
+        assert!(told.contains("instead of emulator, which cannot be had: it died"), "{told}");
+        assert!(told.contains("3 sessions lost, 3 made again; the last: it hung"), "{told}");
+        let down = json!({"session": {"state": "down", "last_loss": "no answer"}});
+        assert!(words(&down).contains("DOWN, requests are refused while it is tried on: no answer"));
     }
 
     #[test]
