@@ -48,10 +48,12 @@ pub fn check(config: &Config, out: &mut dyn Write) -> Result<(), ServeError> {
             format!("device {} cannot be had, so the CPU would serve: {reason}", config.device.as_str()),
         );
     }
-    PolicyHost::new()?.placement(&config.placement)?;
+    let policies = PolicyHost::new()?;
+    policies.placement(&config.placement)?;
+    policies.check_power(&config.power.policy)?;
     say("policy", config.placement.clone());
     let released = if config.power.idle_release { "released when idle" } else { "never released" };
-    say("power", format!("{}; votes are {released}", config.power.policy.name));
+    say("power", format!("{}; votes are {released}", config.power.policy));
     let (checkpoint, limits) = (engine.checkpoint_bytes(), &config.limits);
     say(
         "memory",

@@ -165,7 +165,7 @@ pub struct File {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PowerSettings {
-    /// The power policy's name. Default `idle-timer`.
+    /// The power policy: a built-in one's name or the path of a component. Default `idle-timer`.
     pub policy: String,
     /// Whether votes are released at all. Default true.
     pub idle_release: bool,
@@ -268,15 +268,7 @@ pub enum ConfigError {
     },
     /// A policy that does not exist.
     #[error(transparent)]
-    Placement(#[from] crate::policy::PolicyError),
-    /// A power policy that does not exist.
-    #[error("there is no power policy {name:?}; those that come with Tandem are {}", known.join(", "))]
-    Power {
-        /// What was asked for.
-        name: String,
-        /// What there is.
-        known: Vec<&'static str>,
-    },
+    Policy(#[from] crate::policy::PolicyError),
     /// Neither on nor off.
     #[error("idle_release is {0:?}; it can be on or off")]
     IdleRelease(String),
@@ -363,11 +355,9 @@ impl Config {
                 _ => switches.set(pair)?,
             }
         }
+        crate::policy::PolicyHost::check_power_name(&file.power.policy)?;
         let power = crate::power::Options {
-            policy: tandem_policies::power(&file.power.policy).ok_or_else(|| ConfigError::Power {
-                name: file.power.policy.clone(),
-                known: tandem_policies::POWERS.iter().map(|p| p.name).collect(),
-            })?,
+            policy: file.power.policy,
             idle_release: file.power.idle_release,
             vote_log: file.power.vote_log,
         };
@@ -514,7 +504,7 @@ mod tests {
         std::fs::write(&path, "[power]\npolicy = \"adaptive\"\n").unwrap();
         let flags = Flags { set: vec!["idle_release=off".into()], ..flags };
         let power = Config::resolve(&flags).unwrap().power;
-        assert_eq!((power.policy.name, power.idle_release), ("adaptive", false));
+        assert_eq!((&*power.policy, power.idle_release), ("adaptive", false));
         let flags = Flags { set: vec!["idle_release=maybe".into()], ..flags };
         assert!(Config::resolve(&flags).unwrap_err().to_string().contains("maybe"));
     }

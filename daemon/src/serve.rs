@@ -113,8 +113,9 @@ pub fn serve(config: &Config, inherited: Option<OwnedFd>, log: &Log) -> Result<(
     };
     // Before the model: a plugin that cannot be loaded is told at once.
     policies.placement(&config.placement)?;
+    policies.check_power(&config.power.policy)?;
     let policies = Arc::new(policies);
-    let power = Manager::start(&config.power).map_err(system("power"))?;
+    let power = Manager::start(&config.power, &policies).map_err(system("power"))?;
     let mut sessions = Sessions::new(terms(config), Arc::clone(power.handle().gate()));
     let engine = sessions.open(&config.model, config.engine.clone())?;
     let info = engine.executor().device();
@@ -237,6 +238,7 @@ fn reload(old: &Config, log: &Log, policies: &PolicyHost) -> Result<Config, crat
         tracing::error!(%error, "a policy cannot be loaded again; the old one stays");
     }
     policies.placement(&new.placement)?;
+    policies.check_power(&new.power.policy)?;
     let waits = old.needs_restart(&new);
     if !waits.is_empty() {
         tracing::warn!(settings = waits.join(", "), "changed, but take effect at a restart only");

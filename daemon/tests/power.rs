@@ -12,6 +12,7 @@ use tandem_engine::engine::{Engine, EngineOptions};
 use tandem_program::power::{Power, Votes};
 use tandem_program::reference::Reference;
 use tandem_program::{BufferId, Device, DeviceError, DeviceInfo, Program, Region, Ticket};
+use tandemd::policy::PolicyHost;
 use tandemd::power::{Gate, Gated, Handle, Manager, Options, Reason};
 
 /// What a device with votes knows of them.
@@ -110,7 +111,11 @@ fn voting<D: Device>(device: D) -> (Voting<D>, Arc<Handler>) {
 }
 
 fn options(name: &str) -> Options {
-    Options { policy: tandem_policies::power(name).unwrap(), idle_release: true, vote_log: None }
+    Options { policy: name.into(), idle_release: true, vote_log: None }
+}
+
+fn policies() -> Arc<PolicyHost> {
+    Arc::new(PolicyHost::new().unwrap())
 }
 
 /// Looks until it is so. Only a fault makes it hang, which the run's own limit ends.
@@ -207,7 +212,8 @@ fn votes_go_three_seconds_after_the_last_work_by_the_given_clock() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("votes.jsonl");
     let with_log = Options { vote_log: Some(log.clone()), ..options("idle-timer") };
-    let manager = Manager::with_clock(&with_log, Box::new(move || now.load(Ordering::SeqCst))).unwrap();
+    let manager =
+        Manager::with_clock(&with_log, &policies(), Box::new(move || now.load(Ordering::SeqCst))).unwrap();
     let handle = manager.handle();
     let (device, handler) = voting(Reference::new());
     let mut device = Gated::around(Box::new(device), handle.gate()).unwrap();
@@ -255,7 +261,8 @@ fn the_switch_keeps_votes_and_takes_effect_at_once() {
     let clock = Arc::new(AtomicU64::new(0));
     let now = clock.clone();
     let off = Options { idle_release: false, ..options("adaptive") };
-    let manager = Manager::with_clock(&off, Box::new(move || now.load(Ordering::SeqCst))).unwrap();
+    let manager =
+        Manager::with_clock(&off, &policies(), Box::new(move || now.load(Ordering::SeqCst))).unwrap();
     let handle = manager.handle();
     let (device, _handler) = voting(Reference::new());
     let _device = Gated::around(Box::new(device), handle.gate()).unwrap();
@@ -317,7 +324,7 @@ fn a_session_lost_under_a_batch_is_not_released() {
 
 #[test]
 fn a_device_without_votes_is_used_as_it_is() {
-    let manager = Manager::start(&options("idle-timer")).unwrap();
+    let manager = Manager::start(&options("idle-timer"), &policies()).unwrap();
     let handle = manager.handle();
     let device = Gated::around(Box::new(Reference::new()), handle.gate()).unwrap();
     assert_eq!(device.info().name, "reference");

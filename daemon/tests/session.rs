@@ -190,12 +190,9 @@ struct Setup {
 impl Daemon {
     fn start(fate: &Arc<Fate>, setup: Setup) -> Result<Self, ServeError> {
         let Setup { with_votes, fallback, tries } = setup;
-        let votes = Options {
-            policy: tandem_policies::power("idle-timer").unwrap(),
-            idle_release: true,
-            vote_log: None,
-        };
-        let power = Manager::start(&votes).unwrap();
+        let votes = Options { policy: "idle-timer".into(), idle_release: true, vote_log: None };
+        let policies = Arc::new(PolicyHost::new().unwrap());
+        let power = Manager::start(&votes, &policies).unwrap();
         let own = Arc::clone(fate);
         let make: Make = Box::new(move || Mortal::make(&own, with_votes));
         let cpu = || -> Make {
@@ -213,7 +210,7 @@ impl Daemon {
         let scheduler = Scheduler::new(Parts {
             engine,
             sessions,
-            policies: Arc::new(PolicyHost::new().unwrap()),
+            policies,
             commands: inbox,
             orders,
             facts: Facts { model, placement: "anchor".into(), started: Instant::now() },

@@ -1,6 +1,7 @@
 //! The power thread: asks the policy, sleeps until its time, releases at the gate.
 
 use super::gate::{Entry, Gate, Reason};
+use crate::policy::PolicyHost;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,28 +9,36 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tandem_policies::BuiltinPower;
 use tandem_policy::{Power, PowerAction, PowerDecision, PowerEvent, PowerEventKind};
 
 /// The longest a policy may put off the next question.
 const LONGEST_WAIT_MS: u64 = 600_000;
+/// Wake-ups in one pause after which the next comes not before so many milliseconds.
+const FREE_WAKES: u32 = 16;
+const SHORTEST_WAIT_MS: u64 = 1000;
 /// The thread looks at the clock that counts suspend at least this often while a time is set:
 /// its own sleep does not count suspend.
 const SHORTEST_LOOK: Duration = Duration::from_millis(50);
 const LONGEST_LOOK: Duration = Duration::from_millis(500);
 
 /// What can change while the daemon runs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    policy: &'static BuiltinPower,
+    policy: String,
     idle_release: bool,
+}
+
+impl Settings {
+    fn of(options: &Options) -> Self {
+        Settings { policy: options.policy.clone(), idle_release: options.idle_release }
+    }
 }
 
 /// How votes are managed.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Decides when they go.
-    pub policy: &'static BuiltinPower,
+    /// Decides when they go: a built-in policy's name or the path of a component.
+    pub policy: String,
     /// Whether they ever go.
     pub idle_release: bool,
     /// Where changes are written, a JSON object a line.
@@ -69,7 +78,7 @@ impl Handle {
 
     /// Takes over a policy and the switch from settings that were read again.
     pub fn set(&self, options: &Options) {
-        let settings = Settings { policy: options.policy, idle_release: options.idle_release };
+        let settings = Settings::of(options);
         self.gate.lock().settings = Some(settings);
         self.gate.notify();
     }
@@ -86,7 +95,7 @@ impl Handle {
                 (false, true) => "held",
                 (false, false) => "released",
             },
-            "policy": options.policy.name,
+            "policy": options.policy,
             "idle_release": options.idle_release,
             "held_ms": totals.held_ms,
             "released_ms": totals.released_ms,
@@ -107,21 +116,28 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Starts the thread. A vote log that cannot be opened is an error.
-    pub fn start(options: &Options) -> std::io::Result<Self> {
-        Self::with_clock(options, Box::new(tandem_ipc::board::boot_ms))
+    /// Starts the thread; it takes its policy out of `policies` when a device with votes is
+    /// there. A vote log that cannot be opened is an error.
+    pub fn start(options: &Options, policies: &Arc<PolicyHost>) -> std::io::Result<Self> {
+        Self::with_clock(options, policies, Box::new(tandem_ipc::board::boot_ms))
     }
 
     /// As [`Manager::start`], on another clock (milliseconds).
-    pub fn with_clock(options: &Options, clock: Box<dyn Fn() -> u64 + Send + Sync>) -> std::io::Result<Self> {
+    pub fn with_clock(
+        options: &Options,
+        policies: &Arc<PolicyHost>,
+        clock: Box<dyn Fn() -> u64 + Send + Sync>,
+    ) -> std::io::Result<Self> {
         let log = options.vote_log.as_deref().map(open_log).transpose()?;
         let gate = Arc::new(Gate::new(clock));
-        let settings = Settings { policy: options.policy, idle_release: options.idle_release };
+        let settings = Settings::of(options);
         let worker = Worker {
             gate: Arc::clone(&gate),
-            policy: (settings.policy.native)(),
+            policies: Arc::clone(policies),
+            policy: None,
             settings,
             wake_at: None,
+            wakes: 0,
             log,
         };
         let thread = std::thread::Builder::new().name("power".into()).spawn(move || worker.run())?;
@@ -145,6 +161,16 @@ impl Drop for Manager {
     }
 }
 
+/// The policy of that name. What cannot be loaded was told when the settings were read; here the
+/// built-in default does.
+fn made(policies: &PolicyHost, name: &str) -> Box<dyn Power + Send> {
+    policies.power(name).unwrap_or_else(|error| {
+        let built_in = &tandem_policies::POWERS[0];
+        tracing::error!(policy = name, %error, "not loaded; {} decides", built_in.name);
+        (built_in.native)()
+    })
+}
+
 fn open_log(path: &Path) -> std::io::Result<std::fs::File> {
     let named = |e: std::io::Error| {
         std::io::Error::new(e.kind(), format!("cannot open power.vote_log {}: {e}", path.display()))
@@ -154,9 +180,13 @@ fn open_log(path: &Path) -> std::io::Result<std::fs::File> {
 
 struct Worker {
     gate: Arc<Gate>,
-    policy: Box<dyn Power + Send>,
+    policies: Arc<PolicyHost>,
+    /// Made for the first event.
+    policy: Option<Box<dyn Power + Send>>,
     settings: Settings,
     wake_at: Option<u64>,
+    /// Wake-ups since anything else happened.
+    wakes: u32,
     log: Option<std::fs::File>,
 }
 
@@ -217,8 +247,8 @@ impl Worker {
     }
 
     fn take(&mut self, settings: Settings) {
-        if self.settings.policy.name != settings.policy.name {
-            self.policy = (settings.policy.native)();
+        if self.settings.policy != settings.policy {
+            self.policy = None;
         }
         self.settings = settings;
         // A new policy, or one that may release again, begins with the idle time from now.
@@ -242,15 +272,19 @@ impl Worker {
 
     /// Asks the policy and does what it says, as far as that is allowed.
     fn ask(&mut self, event: &PowerEvent, batches: u64) {
-        let policy = &mut self.policy;
+        let Worker { policies, policy, settings, .. } = self;
+        let policy = policy.get_or_insert_with(|| made(policies, &settings.policy));
         let answer = catch_unwind(AssertUnwindSafe(|| policy.event(event)));
         let decision = answer.unwrap_or_else(|_| {
-            tracing::error!(policy = self.settings.policy.name, "the power policy panicked; it begins anew");
-            self.policy = (self.settings.policy.native)();
+            tracing::error!(policy = self.settings.policy, "the power policy panicked; it begins anew");
+            self.policy = None;
             PowerDecision { action: PowerAction::HOLD, wake_after: 3000 }
         });
+        self.wakes = if event.kind == PowerEventKind::WAKE { self.wakes.saturating_add(1) } else { 0 };
+        // A policy that wants to be woken again and again would keep the processor awake itself.
+        let least = if self.wakes < FREE_WAKES { 1 } else { SHORTEST_WAIT_MS };
         let wait = u64::from(decision.wake_after).min(LONGEST_WAIT_MS);
-        self.wake_at = (wait > 0).then(|| event.now + wait);
+        self.wake_at = (wait > 0).then(|| event.now + wait.max(least));
         if decision.action != PowerAction::RELEASE || !self.settings.idle_release {
             return;
         }
