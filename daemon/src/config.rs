@@ -171,11 +171,21 @@ pub struct PowerSettings {
     pub idle_release: bool,
     /// File to which changes of the votes are appended, a JSON object a line.
     pub vote_log: Option<PathBuf>,
+    /// Folder of the battery's fuel gauge. By default the system's first battery; "" is none.
+    pub battery: Option<PathBuf>,
+    /// File with the DSP's collapse counters. By default where Qualcomm's kernels have it; "" is none.
+    pub collapses: Option<PathBuf>,
 }
 
 impl Default for PowerSettings {
     fn default() -> Self {
-        PowerSettings { policy: "idle-timer".into(), idle_release: true, vote_log: None }
+        PowerSettings {
+            policy: "idle-timer".into(),
+            idle_release: true,
+            vote_log: None,
+            battery: None,
+            collapses: None,
+        }
     }
 }
 
@@ -360,6 +370,8 @@ impl Config {
             policy: file.power.policy,
             idle_release: file.power.idle_release,
             vote_log: file.power.vote_log,
+            battery: file.power.battery,
+            collapses: file.power.collapses,
         };
         crate::policy::PolicyHost::check_name(&placement)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -455,6 +467,8 @@ impl Config {
             ("policy_cache", self.policy_cache != new.policy_cache),
             ("cost", engine.cost != new.engine.cost),
             ("power.vote_log", self.power.vote_log != new.power.vote_log),
+            ("power.battery", self.power.battery != new.power.battery),
+            ("power.collapses", self.power.collapses != new.power.collapses),
             ("core_dumps", self.core_dumps != new.core_dumps),
             ("limits.socket_mode", limits.socket_mode != new.limits.socket_mode),
             ("limits.prompt_cache_mib", limits.prompt_cache_mib != new.limits.prompt_cache_mib),

@@ -253,7 +253,7 @@ impl Scheduler {
         if std::mem::take(&mut self.news) {
             let Scheduler { board, facts, engine, clients, policies, power, votes, sessions, .. } = self;
             let posted = board.post(!busy, || {
-                let (policies, power) = (policies.status(), power.status(votes));
+                let (policies, power) = (policies.status(), power.status(votes, engine.counters().answered));
                 status::report(facts, engine, clients, &policies, power, sessions.status()).to_string()
             });
             self.news = !posted;
@@ -393,7 +393,7 @@ impl Scheduler {
             ClientMessage::Generate { id: request, request: body } => self.generate(id, request, &body),
             ClientMessage::Cancel { id: request } => self.cancel(id, request),
             ClientMessage::Status { id: request } => {
-                let power = self.power.status(&self.votes);
+                let power = self.power.status(&self.votes, self.engine.counters().answered);
                 let policies = self.policies.status();
                 let session = self.sessions.status();
                 let Scheduler { facts, engine, clients, .. } = &*self;

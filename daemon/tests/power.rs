@@ -111,7 +111,12 @@ fn voting<D: Device>(device: D) -> (Voting<D>, Arc<Handler>) {
 }
 
 fn options(name: &str) -> Options {
-    Options { policy: name.into(), idle_release: true, vote_log: None }
+    Options {
+        policy: name.into(),
+        battery: Some("".into()),
+        collapses: Some("".into()),
+        ..Options::default()
+    }
 }
 
 fn policies() -> Arc<PolicyHost> {
@@ -163,6 +168,14 @@ fn four_hundred_releases_between_requests_change_no_bit_and_lose_no_batch() {
     assert!(handler.faults.lock().unwrap().is_empty());
 }
 
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn submission_racing_release_never_meets_a_device_without_votes() {
     let (device, handler) = voting(Reference::new());
@@ -170,6 +183,8 @@ fn submission_racing_release_never_meets_a_device_without_votes() {
     let mut device = Gated::around(Box::new(device), &gate).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|threads| {
+        // However this ends, or the scope would wait for the others without end.
+        let _stop = StopAtEnd(&stop);
         for perturbed in [false, true] {
             let (gate, stop) = (&gate, &stop);
             threads.spawn(move || {
@@ -195,7 +210,6 @@ fn submission_racing_release_never_meets_a_device_without_votes() {
                 until(|| gate.release(gate.totals().batches, Reason::Stop).is_ok() && !gate.totals().held);
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
     let faults = handler.faults.lock().unwrap().clone();
     assert!(faults.is_empty(), "{} faults, the first: {}", faults.len(), faults[0]);
@@ -224,8 +238,6 @@ fn votes_go_three_seconds_after_the_last_work_by_the_given_clock() {
     assert!(!released(&handle), "released under work");
     device.wait(ticket).unwrap();
     handle.busy(false);
-    // The policy has to hear of it before time goes on, or the pause begins later than meant.
-    std::thread::sleep(Duration::from_millis(100));
     clock.fetch_add(2999, Ordering::SeqCst);
     std::thread::sleep(Duration::from_millis(700));
     assert!(!released(&handle), "released a millisecond early");
@@ -271,13 +283,13 @@ fn the_switch_keeps_votes_and_takes_effect_at_once() {
     clock.fetch_add(1_000_000, Ordering::SeqCst);
     std::thread::sleep(Duration::from_millis(600));
     assert!(!released(&handle));
-    assert_eq!(handle.status(&off)["votes"], "held");
+    assert_eq!(handle.status(&off, 0)["votes"], "held");
     handle.set(&options("adaptive"));
     until(|| {
         clock.fetch_add(1000, Ordering::SeqCst);
         released(&handle)
     });
-    let status = handle.status(&options("adaptive"));
+    let status = handle.status(&options("adaptive"), 0);
     assert_eq!((&status["votes"], &status["releases"]), (&"released".into(), &1.into()));
 }
 
@@ -330,5 +342,76 @@ fn a_device_without_votes_is_used_as_it_is() {
     assert_eq!(device.info().name, "reference");
     handle.busy(true);
     handle.busy(false);
-    assert_eq!(handle.status(&options("idle-timer")), serde_json::json!({ "votes": "none" }));
+    assert_eq!(handle.status(&options("idle-timer"), 0), serde_json::json!({ "votes": "none" }));
+}
+
+/// The daemon's numbers of a made-up battery, whose power follows what the device is about.
+#[test]
+fn energy_and_collapses_are_told_of_a_made_up_sysfs_tree() {
+    let clock = Arc::new(AtomicU64::new(1000));
+    let now = clock.clone();
+    let tree = tempfile::tempdir().unwrap();
+    let power = |microwatts: u64| {
+        std::fs::write(tree.path().join("power_now"), format!("-{microwatts}\n")).unwrap();
+    };
+    let collapsed = |count: u64, ms: u64| {
+        let text = format!("Count: {count}\nAccumulated Duration: {}\n", ms * 19_200);
+        std::fs::write(tree.path().join("cdsp"), text).unwrap();
+    };
+    power(2_000_000);
+    collapsed(10, 500);
+    let metered = Options {
+        battery: Some(tree.path().into()),
+        collapses: Some(tree.path().join("cdsp")),
+        ..options("idle-timer")
+    };
+    let manager =
+        Manager::with_clock(&metered, &policies(), Box::new(move || now.load(Ordering::SeqCst))).unwrap();
+    let handle = manager.handle();
+    let (device, _handler) = voting(Reference::new());
+    let _device = Gated::around(Box::new(device), handle.gate()).unwrap();
+    let ms = |what: &str| handle.status(&metered, 4)["energy"][what]["ms"].as_u64().unwrap();
+    // Every look is asked for and waited for: it is another thread's.
+    let pass = |by: u64, what: &str, all: u64| {
+        until(|| {
+            clock.fetch_add(by, Ordering::SeqCst);
+            handle.set(&metered);
+            ms(what) >= all
+        });
+    };
+    handle.busy(true);
+    pass(500, "busy", 8000);
+    handle.busy(false);
+    pass(10, "held", 1);
+    power(800_000);
+    until(|| {
+        clock.fetch_add(3000, Ordering::SeqCst);
+        released(&handle)
+    });
+    pass(10, "released", 1);
+    power(300_000);
+    collapsed(11, 2500);
+    pass(20_000, "released", 400_000);
+    let status = handle.status(&metered, 4);
+    let energy = &status["energy"];
+    // Two watts all the time, over four steps.
+    let step = energy["step_microjoules"].as_u64().unwrap();
+    assert_eq!(energy["busy"]["microwatts"], 2_000_000, "{status}");
+    assert_eq!(step, 2 * energy["busy"]["ms"].as_u64().unwrap() * 1000 / 4, "{status}");
+    let mean = |what: &str| energy[what]["microwatts"].as_u64().unwrap();
+    assert!(mean("released") < mean("held") && mean("held") < 2_000_000, "{status}");
+    assert_eq!(status["collapses"], serde_json::json!({ "count": 1, "ms": 2000 }), "{status}");
+    handle.stop();
+}
+
+#[test]
+fn a_vote_log_that_cannot_be_written_says_what_it_lacks() {
+    let full = Options { vote_log: Some("/dev/full".into()), ..options("idle-timer") };
+    let manager = Manager::start(&full, &policies()).unwrap();
+    let handle = manager.handle();
+    let (device, _handler) = voting(Reference::new());
+    let _device = Gated::around(Box::new(device), handle.gate()).unwrap();
+    until(|| handle.status(&full, 0)["unlogged"] == 1);
+    handle.gate().release(handle.gate().totals().batches, Reason::Stop).unwrap();
+    until(|| handle.status(&full, 0)["unlogged"] == 2);
 }

@@ -190,7 +190,8 @@ struct Setup {
 impl Daemon {
     fn start(fate: &Arc<Fate>, setup: Setup) -> Result<Self, ServeError> {
         let Setup { with_votes, fallback, tries } = setup;
-        let votes = Options { policy: "idle-timer".into(), idle_release: true, vote_log: None };
+        let none = Some(PathBuf::new());
+        let votes = Options { battery: none.clone(), collapses: none, ..Options::default() };
         let policies = Arc::new(PolicyHost::new().unwrap());
         let power = Manager::start(&votes, &policies).unwrap();
         let own = Arc::clone(fate);

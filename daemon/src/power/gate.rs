@@ -1,5 +1,6 @@
 //! The gate between submission and release: one lock, under which votes change.
 
+use super::meter::Stretch;
 use std::ops::DerefMut;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -92,7 +93,8 @@ pub struct State {
     busy: bool,
     pub(crate) expected: bool,
     pub(crate) quit: bool,
-    pub(crate) events: std::collections::VecDeque<PowerEventKind>,
+    /// What happened, and when.
+    pub(crate) events: std::collections::VecDeque<(PowerEventKind, u64)>,
     pub(crate) entries: Vec<Entry>,
     /// Changes of the votes that the vote log lacks.
     pub(crate) unlogged: u64,
@@ -201,7 +203,7 @@ impl<L: Lock> Gate<L> {
         state.account(now);
         state.handler = Handler::Here(power);
         state.totals.in_flight = 0;
-        state.event(PowerEventKind::STARTED);
+        state.event(PowerEventKind::STARTED, now);
         let raised = self.apply(&mut state, true, Reason::Start);
         drop(state);
         self.notify();
@@ -266,7 +268,8 @@ impl<L: Lock> Gate<L> {
         }
         self.apply(&mut state, false, reason)?;
         state.totals.releases += 1;
-        state.event(PowerEventKind::RELEASED);
+        let now = self.now();
+        state.event(PowerEventKind::RELEASED, now);
         Ok(true)
     }
 
@@ -286,12 +289,13 @@ impl<L: Lock> Gate<L> {
         if !state.is_here() || (state.busy == busy && !expected) {
             return;
         }
+        let now = self.now();
         // A request that was announced and then refused: the idle time begins again.
         if !state.busy && (busy || expected) {
-            state.event(PowerEventKind::SUBMITTED);
+            state.event(PowerEventKind::SUBMITTED, now);
         }
         if !busy && (state.busy || expected) {
-            state.event(PowerEventKind::IDLE);
+            state.event(PowerEventKind::IDLE, now);
         }
         state.busy = busy;
         drop(state);
@@ -337,7 +341,7 @@ impl<L: Lock> Gate<L> {
         if held {
             state.totals.slowest_restore_us = state.totals.slowest_restore_us.max(took_us);
             if applied.is_ok() && reason != Reason::Start {
-                state.event(PowerEventKind::RESTORED);
+                state.event(PowerEventKind::RESTORED, boot_ms);
             }
         }
         if state.entries.len() < ENTRIES {
@@ -374,11 +378,11 @@ impl State {
         self.events.clear();
     }
 
-    fn event(&mut self, kind: PowerEventKind) {
+    fn event(&mut self, kind: PowerEventKind, now: u64) {
         if self.events.len() == EVENTS {
             self.events.pop_front();
         }
-        self.events.push_back(kind);
+        self.events.push_back((kind, now));
     }
 
     fn account(&mut self, now: u64) {
@@ -393,6 +397,16 @@ impl State {
     /// Batches counted so far: what a decision rests on.
     pub(crate) fn batches(&self) -> u64 {
         self.totals.batches
+    }
+
+    /// What the device is about; `None` without one that has votes.
+    pub(crate) fn stretch(&self) -> Option<Stretch> {
+        match (self.is_here(), self.busy || self.totals.in_flight > 0, self.totals.held) {
+            (false, ..) => None,
+            (true, true, _) => Some(Stretch::Busy),
+            (true, false, true) => Some(Stretch::Held),
+            (true, false, false) => Some(Stretch::Released),
+        }
     }
 
     pub(crate) fn slowest_restore_us(&self) -> u64 {

@@ -1,12 +1,13 @@
 //! The power thread: asks the policy, sleeps until its time, releases at the gate.
 
 use super::gate::{Entry, Gate, Reason};
+use super::meter::{Collapses, Ledger, Meters, Stretch};
 use crate::policy::PolicyHost;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tandem_policy::{Power, PowerAction, PowerDecision, PowerEvent, PowerEventKind};
@@ -20,6 +21,9 @@ const SHORTEST_WAIT_MS: u64 = 1000;
 /// its own sleep does not count suspend.
 const SHORTEST_LOOK: Duration = Duration::from_millis(50);
 const LONGEST_LOOK: Duration = Duration::from_millis(500);
+/// How often the meters are read at work and while the policy waits, and how often else.
+const METERED_MS: u64 = 500;
+const SELDOM_METERED_MS: u64 = 60_000;
 
 /// What can change while the daemon runs.
 #[derive(Clone, Debug)]
@@ -43,12 +47,81 @@ pub struct Options {
     pub idle_release: bool,
     /// Where changes are written, a JSON object a line.
     pub vote_log: Option<PathBuf>,
+    /// Folder of the battery's fuel gauge: looked for where `None`, none where empty.
+    pub battery: Option<PathBuf>,
+    /// File with the DSP's collapse counters, likewise.
+    pub collapses: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            policy: tandem_policies::POWERS[0].name.into(),
+            idle_release: true,
+            vote_log: None,
+            battery: None,
+            collapses: None,
+        }
+    }
+}
+
+/// What the meters told so far.
+#[derive(Debug, Default)]
+struct Books {
+    battery: Option<PathBuf>,
+    ledger: Ledger,
+    collapses: Option<(Collapses, Collapses)>,
+}
+
+impl Books {
+    /// Takes a reading of the collapse counters.
+    fn collapsed(&mut self, now: Option<Collapses>) {
+        let Some(now) = now else { return };
+        let first = self.collapses.map_or(now, |(first, _)| first);
+        self.collapses = Some((first, now));
+    }
+
+    /// Microwatts drawn while held and while released, as policies are told; 0 is unknown.
+    fn microwatts(&self, stretch: Stretch) -> u32 {
+        let known = self.ledger.account(stretch).microwatts().unwrap_or(0);
+        u32::try_from(known).unwrap_or(u32::MAX)
+    }
+
+    fn energy(&self, steps: u64) -> Value {
+        let Some(battery) = &self.battery else { return Value::Null };
+        let account = |stretch| {
+            let account = self.ledger.account(stretch);
+            json!({ "ms": account.ms, "metered_ms": account.metered_ms, "microwatts": account.microwatts() })
+        };
+        json!({
+            "battery": battery.display().to_string(),
+            "step_microjoules": self.ledger.step_microjoules(steps),
+            "busy": account(Stretch::Busy),
+            "held": account(Stretch::Held),
+            "released": account(Stretch::Released),
+        })
+    }
+
+    /// Collapses since the first reading.
+    fn collapses(&self) -> Value {
+        self.collapses.map_or(Value::Null, |(first, last)| {
+            // Counters of a DSP that was started anew begin again.
+            let count = last.count.checked_sub(first.count).unwrap_or(last.count);
+            json!({ "count": count, "ms": last.ms.checked_sub(first.ms).unwrap_or(last.ms) })
+        })
+    }
 }
 
 /// The daemon's way to the gate; cheap to copy.
 #[derive(Clone, Debug)]
 pub struct Handle {
     gate: Arc<Gate>,
+    books: Arc<Mutex<Books>>,
+}
+
+// Numbers that are each changed as a whole: what a panic left is good.
+fn lock(books: &Mutex<Books>) -> MutexGuard<'_, Books> {
+    books.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Handle {
@@ -83,12 +156,13 @@ impl Handle {
         self.gate.notify();
     }
 
-    /// For the status report.
-    pub fn status(&self, options: &Options) -> Value {
+    /// For the status report; `steps` is the number of requests answered so far.
+    pub fn status(&self, options: &Options, steps: u64) -> Value {
         if !self.gate.is_attached() {
             return json!({ "votes": "none" });
         }
         let totals = self.gate.totals();
+        let books = lock(&self.books);
         json!({
             "votes": match (self.gate.lock().is_lost(), totals.held) {
                 (true, _) => "lost",
@@ -104,6 +178,9 @@ impl Handle {
             "prevented": totals.prevented,
             "batches": totals.batches,
             "slowest_restore_us": totals.slowest_restore_us,
+            "unlogged": self.gate.lock().unlogged,
+            "energy": books.energy(steps),
+            "collapses": books.collapses(),
         })
     }
 }
@@ -131,8 +208,17 @@ impl Manager {
         let log = options.vote_log.as_deref().map(open_log).transpose()?;
         let gate = Arc::new(Gate::new(clock));
         let settings = Settings::of(options);
+        let meters = Meters::find(options.battery.as_deref(), options.collapses.as_deref());
+        let books = Books { battery: meters.battery().map(Path::to_owned), ..Books::default() };
+        let books = Arc::new(Mutex::new(books));
         let worker = Worker {
             gate: Arc::clone(&gate),
+            meters,
+            books: Arc::clone(&books),
+            stretch: None,
+            look_at: 0,
+            logs: log.is_some(),
+            told_unlogged: 0,
             policies: Arc::clone(policies),
             policy: None,
             settings,
@@ -141,7 +227,7 @@ impl Manager {
             log,
         };
         let thread = std::thread::Builder::new().name("power".into()).spawn(move || worker.run())?;
-        Ok(Manager { handle: Handle { gate }, thread: Some(thread) })
+        Ok(Manager { handle: Handle { gate, books }, thread: Some(thread) })
     }
 
     /// The daemon's way to it.
@@ -188,6 +274,16 @@ struct Worker {
     /// Wake-ups since anything else happened.
     wakes: u32,
     log: Option<std::fs::File>,
+    /// There is to be a vote log.
+    logs: bool,
+    /// Changes that the log is known to lack.
+    told_unlogged: u64,
+    meters: Meters,
+    books: Arc<Mutex<Books>>,
+    /// What the device has been about since the last reading.
+    stretch: Option<Stretch>,
+    /// When the meters are read again, if nothing changes before.
+    look_at: u64,
 }
 
 impl Worker {
@@ -205,33 +301,38 @@ impl Worker {
             }
             let settings = state.settings.take();
             let entries = std::mem::take(&mut state.entries);
+            let now = gate.now();
             let kind = match state.events.pop_front() {
-                Some(kind) => Some(kind),
-                None => self.wake_at.filter(|at| *at <= gate.now()).map(|_| PowerEventKind::WAKE),
+                Some(event) => Some(event),
+                None => self.wake_at.filter(|at| *at <= now).map(|_| (PowerEventKind::WAKE, now)),
             };
-            if kind.is_none() && settings.is_none() && entries.is_empty() {
+            let stretch = state.stretch();
+            let metered =
+                self.meters.any() && (stretch != self.stretch || (stretch.is_some() && self.look_at <= now));
+            if kind.is_none() && settings.is_none() && entries.is_empty() && !metered {
                 let limit = self.wake_at.map(|at| {
                     let left = Duration::from_millis(at.saturating_sub(gate.now()));
                     left.max(Duration::from_millis(1)).min(look)
                 });
                 look = (look * 2).min(LONGEST_LOOK);
-                state = gate.wait(state, limit);
+                let metering = self.meters.any() && stretch.is_some();
+                let meter = metering.then(|| Duration::from_millis(self.look_at.saturating_sub(now).max(1)));
+                state = gate.wait(state, limit.into_iter().chain(meter).min());
                 continue;
             }
             look = SHORTEST_LOOK;
-            let event = kind.map(|kind| PowerEvent {
-                kind,
-                now: gate.now(),
+            let event = kind.map(|(kind, now)| PowerEvent {
+                now,
                 queued: state.is_busy().into(),
-                clients: 0,
-                held_power: 0,
-                released_power: 0,
                 restore_time: u32::try_from(state.slowest_restore_us()).unwrap_or(u32::MAX),
-                restore_energy: 0,
+                ..self.event(kind)
             });
             let batches = state.batches();
             // Policy, files and the platform are not waited for with the lock held.
             drop(state);
+            if metered {
+                self.meter(stretch);
+            }
             self.write(&entries);
             if let Some(settings) = settings {
                 self.take(settings);
@@ -256,18 +357,39 @@ impl Worker {
         let (batches, busy) = (state.batches(), state.is_busy());
         drop(state);
         if !busy {
-            let event = PowerEvent {
-                kind: PowerEventKind::STARTED,
-                now: self.gate.now(),
-                queued: 0,
-                clients: 0,
-                held_power: 0,
-                released_power: 0,
-                restore_time: 0,
-                restore_energy: 0,
-            };
-            self.ask(&event, batches);
+            self.ask(&self.event(PowerEventKind::STARTED), batches);
         }
+    }
+
+    /// An event with what the meters tell.
+    fn event(&self, kind: PowerEventKind) -> PowerEvent {
+        let books = lock(&self.books);
+        PowerEvent {
+            kind,
+            now: self.gate.now(),
+            queued: 0,
+            clients: 0,
+            held_power: books.microwatts(Stretch::Held),
+            released_power: books.microwatts(Stretch::Released),
+            restore_time: 0,
+            restore_energy: 0,
+        }
+    }
+
+    /// Reads the meters, books the time since the last reading, and goes on with `stretch`.
+    fn meter(&mut self, stretch: Option<Stretch>) {
+        let (reading, collapses) = (self.meters.read(), self.meters.collapses());
+        let now = self.gate.now();
+        let mut books = lock(&self.books);
+        match self.stretch {
+            Some(been) => books.ledger.book(been, now, reading),
+            None => books.ledger.begin(now, reading),
+        }
+        books.collapsed(collapses);
+        drop(books);
+        self.stretch = stretch;
+        let soon = stretch == Some(Stretch::Busy) || self.wake_at.is_some();
+        self.look_at = now + if soon { METERED_MS } else { SELDOM_METERED_MS };
     }
 
     /// Asks the policy and does what it says, as far as that is allowed.
@@ -293,20 +415,36 @@ impl Worker {
         }
     }
 
+    /// Writes the vote log; what it lacks is counted.
     fn write(&mut self, entries: &[Entry]) {
-        let Some(file) = &mut self.log else { return };
-        for entry in entries {
+        if !self.logs {
+            return;
+        }
+        let mut written = 0;
+        while let (Some(file), Some(entry)) = (&mut self.log, entries.get(written)) {
             let line = json!({
                 "boottime_ms": entry.boot_ms,
                 "votes": if entry.held { "held" } else { "released" },
                 "reason": entry.reason.as_str(),
                 "took_us": entry.took_us,
             });
-            if let Err(error) = writeln!(file, "{line}") {
-                tracing::error!(%error, "cannot write the vote log; it ends here");
-                self.log = None;
-                return;
+            match writeln!(file, "{line}") {
+                Ok(()) => written += 1,
+                Err(error) => {
+                    tracing::error!(%error, "cannot write the vote log; it ends here");
+                    self.log = None;
+                }
             }
         }
+        let left = (entries.len() - written) as u64;
+        let mut state = self.gate.lock();
+        state.unlogged += left;
+        let (all, new) = (state.unlogged, state.unlogged != self.told_unlogged);
+        drop(state);
+        // Once for each file or flood, not for every change after it.
+        if new && self.told_unlogged == 0 {
+            tracing::warn!(changes = all, "the vote log lacks changes; status counts them");
+        }
+        self.told_unlogged = all;
     }
 }

@@ -113,7 +113,7 @@ fn power_words(power: &Value) -> String {
         return "the device has no votes to release".into();
     }
     let seconds = |key: &str| number(&power[key]) as f64 / 1000.0;
-    format!(
+    let mut words = format!(
         "votes {} by {}{}; held {:.1} s, released {:.1} s, {} wake-ups",
         text(&power["votes"]),
         text(&power["policy"]),
@@ -121,7 +121,18 @@ fn power_words(power: &Value) -> String {
         seconds("held_ms"),
         seconds("released_ms"),
         number(&power["wakeups"]),
-    )
+    );
+    if let Some(step) = power["energy"]["step_microjoules"].as_u64() {
+        words.push_str(&format!(", {:.2} J a step", step as f64 / 1e6));
+    }
+    if let Some(times) = power["collapses"]["count"].as_u64() {
+        let ms = number(&power["collapses"]["ms"]);
+        words.push_str(&format!("; collapsed {times} times, {:.1} s", ms as f64 / 1000.0));
+    }
+    if number(&power["unlogged"]) > 0 {
+        words.push_str(&format!("; the vote log lacks {} changes", number(&power["unlogged"])));
+    }
+    words
 }
 
 /// What befell the device's sessions; nothing where nothing did.
@@ -269,6 +280,19 @@ mod tests {
         assert!(told.contains("3 sessions lost, 3 made again; the last: it hung"), "{told}");
         let down = json!({"session": {"state": "down", "last_loss": "no answer"}});
         assert!(words(&down).contains("DOWN, requests are refused while it is tried on: no answer"));
+    }
+
+    #[test]
+    fn energy_and_a_vote_log_with_gaps_are_told_where_known() {
+        let known = json!({"votes": "held", "policy": "adaptive", "unlogged": 3, "collapses": {"count": 2, "ms": 1500},
+            "energy": {"step_microjoules": 1_250_000}});
+        let told = power_words(&known);
+        assert!(
+            told.ends_with("1.25 J a step; collapsed 2 times, 1.5 s; the vote log lacks 3 changes"),
+            "{told}"
+        );
+        let unknown = json!({"votes": "held", "unlogged": 0, "collapses": null, "energy": null});
+        assert!(power_words(&unknown).ends_with("0 wake-ups"));
     }
 
     #[test]
