@@ -204,7 +204,7 @@ impl Daemon {
         let model = model();
         let engine = sessions.open(&model, EngineOptions::default())?;
         let folder = tempfile::tempdir().unwrap();
-        let listener = Listener::bind(&folder.path().join("s"), ListenerConfig::default()).unwrap();
+        let listener = Listener::bind(folder.path().join("s"), ListenerConfig::default()).unwrap();
         let (commands, inbox) = mpsc::channel();
         let admission = Admission { clients: 8, clients_per_user: 8 };
         let (front, orders) = Front::new(listener, admission, commands.clone(), power.handle()).unwrap();

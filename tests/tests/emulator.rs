@@ -205,7 +205,7 @@ fn a_dsp_that_does_not_start_gives_way_to_the_cpu_if_allowed() {
         std::fs::write(&config, format!("[session]\nfallback = \"{fallback}\"\n")).unwrap();
         emulating(folder.path(), &config)
     };
-    let error = start("none").err().expect("no DSP, no daemon").to_string();
+    let error = start("none").expect_err("no DSP, no daemon").to_string();
     assert!(error.contains("does not serve"), "{error}");
     let (daemon, client) = start("cpu").unwrap();
     let asked = client.generate(Request::text("screen").max_tokens(4)).unwrap();

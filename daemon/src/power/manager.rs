@@ -162,9 +162,13 @@ impl Handle {
             return json!({ "votes": "none" });
         }
         let totals = self.gate.totals();
+        let state = self.gate.lock();
+        let (unlogged, lost) = (state.unlogged, state.is_lost());
+        drop(state);
+        // Never with the gate's lock held, nor it with this one: the power thread has both.
         let books = lock(&self.books);
         json!({
-            "votes": match (self.gate.lock().is_lost(), totals.held) {
+            "votes": match (lost, totals.held) {
                 (true, _) => "lost",
                 (false, true) => "held",
                 (false, false) => "released",
@@ -178,7 +182,7 @@ impl Handle {
             "prevented": totals.prevented,
             "batches": totals.batches,
             "slowest_restore_us": totals.slowest_restore_us,
-            "unlogged": self.gate.lock().unlogged,
+            "unlogged": unlogged,
             "energy": books.energy(steps),
             "collapses": books.collapses(),
         })
@@ -321,15 +325,11 @@ impl Worker {
                 continue;
             }
             look = SHORTEST_LOOK;
-            let event = kind.map(|(kind, now)| PowerEvent {
-                now,
-                queued: state.is_busy().into(),
-                restore_time: u32::try_from(state.slowest_restore_us()).unwrap_or(u32::MAX),
-                ..self.event(kind)
-            });
-            let batches = state.batches();
-            // Policy, files and the platform are not waited for with the lock held.
+            let (batches, queued) = (state.batches(), state.is_busy().into());
+            let restore_time = u32::try_from(state.slowest_restore_us()).unwrap_or(u32::MAX);
+            // Policy, files and the platform are not waited for with the lock held, nor the books.
             drop(state);
+            let event = kind.map(|(kind, now)| PowerEvent { now, queued, restore_time, ..self.event(kind) });
             if metered {
                 self.meter(stretch);
             }
