@@ -368,6 +368,8 @@ fn energy_and_collapses_are_told_of_a_made_up_sysfs_tree() {
     let metered = Options {
         battery: Some(tree.path().into()),
         collapses: Some(tree.path().join("cdsp")),
+        // Until time has been spent with votes held: this clock leaps.
+        idle_release: false,
         ..options("idle-timer")
     };
     let manager =
@@ -390,6 +392,8 @@ fn energy_and_collapses_are_told_of_a_made_up_sysfs_tree() {
     handle.busy(false);
     pass(1000, "held", 1);
     power(800_000);
+    let releasing = Options { idle_release: true, ..metered.clone() };
+    handle.set(&releasing);
     until(|| {
         clock.fetch_add(3000, Ordering::SeqCst);
         released(&handle)
