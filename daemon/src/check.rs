@@ -2,11 +2,13 @@
 
 use crate::config::Config;
 use crate::policy::PolicyHost;
-use crate::serve::{ServeError, device};
+use crate::power::Gate;
+use crate::serve::{ServeError, terms};
+use crate::session::Sessions;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use tandem_engine::engine::Engine;
+use std::sync::Arc;
 
 /// Opens the model on its device as serving would, and writes what holds and what an operator
 /// should look at. The socket is not touched, so a running daemon is not disturbed.
@@ -19,7 +21,9 @@ pub fn check(config: &Config, out: &mut dyn Write) -> Result<(), ServeError> {
         Some(path) => say("settings", format!("{} is in order", path.display())),
         None => say("settings", "no file; flags and defaults".into()),
     }
-    let engine = Engine::open(&config.model, device(config)?, config.engine.clone())?;
+    // Without a manager behind the gate: votes are raised with the device, and go with it.
+    let mut sessions = Sessions::new(terms(config), Arc::new(Gate::new(Box::new(|| 0))));
+    let engine = sessions.open(&config.model, config.engine.clone())?;
     let dims = engine.dims();
     say(
         "model",
@@ -38,10 +42,18 @@ pub fn check(config: &Config, out: &mut dyn Write) -> Result<(), ServeError> {
     }
     let info = engine.executor().device();
     say("device", format!("{} ({})", info.name, info.detail));
-    PolicyHost::new()?.placement(&config.placement)?;
+    if let Some(reason) = sessions.fallen() {
+        say(
+            "warning",
+            format!("device {} cannot be had, so the CPU would serve: {reason}", config.device.as_str()),
+        );
+    }
+    let policies = PolicyHost::new()?;
+    policies.placement(&config.placement)?;
+    policies.check_power(&config.power.policy)?;
     say("policy", config.placement.clone());
     let released = if config.power.idle_release { "released when idle" } else { "never released" };
-    say("power", format!("{}; votes are {released}", config.power.policy.name));
+    say("power", format!("{}; votes are {released}", config.power.policy));
     let (checkpoint, limits) = (engine.checkpoint_bytes(), &config.limits);
     say(
         "memory",

@@ -20,6 +20,57 @@ pub enum DeviceKind {
     Emulator,
 }
 
+impl DeviceKind {
+    /// Its name in settings.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DeviceKind::Cpu => "cpu",
+            DeviceKind::Reference => "reference",
+            #[cfg(feature = "hexagon")]
+            DeviceKind::Emulator => "emulator",
+        }
+    }
+}
+
+/// What runs the model where the device cannot be had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fallback {
+    /// Nothing: the daemon does not start, or refuses requests and goes on trying.
+    #[default]
+    None,
+    /// The CPU, until the daemon is started again.
+    Cpu,
+}
+
+/// What happens where the device's session is lost: its processor died or hung.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SessionSettings {
+    /// What runs the model where no session can be had, at the start or after `tries`. Default
+    /// none.
+    pub fallback: Fallback,
+    /// Sessions in a row that may fail before requests are refused, or the fallback takes over.
+    /// Default 5.
+    pub tries: u32,
+    /// Seconds without progress after which a batch counts as hung and its session as lost; 0
+    /// is the device's own limit. Default 0. The CPU does not hang.
+    pub budget_s: u64,
+}
+
+impl Default for SessionSettings {
+    fn default() -> Self {
+        SessionSettings { fallback: Fallback::None, tries: 5, budget_s: 0 }
+    }
+}
+
+impl SessionSettings {
+    /// The limit of a batch, where it is not the device's own.
+    pub fn budget(&self) -> Option<std::time::Duration> {
+        Some(std::time::Duration::from_secs(self.budget_s)).filter(|budget| !budget.is_zero())
+    }
+}
+
 /// Serves one language model to agent apps on this machine.
 ///
 /// SIGHUP reads the settings file again: placement policy, log level and limits change at once;
@@ -100,6 +151,8 @@ pub struct File {
     pub policy_cache: Option<PathBuf>,
     /// What work costs on this device, as `tandem policy calibrate` fits it; policies are told.
     pub cost: Option<CostModel>,
+    /// What happens where the device is lost.
+    pub session: SessionSettings,
     /// Power votes of an idle device.
     pub power: PowerSettings,
     /// Limits.
@@ -112,17 +165,27 @@ pub struct File {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PowerSettings {
-    /// The power policy's name. Default `idle-timer`.
+    /// The power policy: a built-in one's name or the path of a component. Default `idle-timer`.
     pub policy: String,
     /// Whether votes are released at all. Default true.
     pub idle_release: bool,
     /// File to which changes of the votes are appended, a JSON object a line.
     pub vote_log: Option<PathBuf>,
+    /// Folder of the battery's fuel gauge. By default the system's first battery; "" is none.
+    pub battery: Option<PathBuf>,
+    /// File with the DSP's collapse counters. By default where Qualcomm's kernels have it; "" is none.
+    pub collapses: Option<PathBuf>,
 }
 
 impl Default for PowerSettings {
     fn default() -> Self {
-        PowerSettings { policy: "idle-timer".into(), idle_release: true, vote_log: None }
+        PowerSettings {
+            policy: "idle-timer".into(),
+            idle_release: true,
+            vote_log: None,
+            battery: None,
+            collapses: None,
+        }
     }
 }
 
@@ -215,15 +278,7 @@ pub enum ConfigError {
     },
     /// A policy that does not exist.
     #[error(transparent)]
-    Placement(#[from] crate::policy::PolicyError),
-    /// A power policy that does not exist.
-    #[error("there is no power policy {name:?}; those that come with Tandem are {}", known.join(", "))]
-    Power {
-        /// What was asked for.
-        name: String,
-        /// What there is.
-        known: Vec<&'static str>,
-    },
+    Policy(#[from] crate::policy::PolicyError),
     /// Neither on nor off.
     #[error("idle_release is {0:?}; it can be on or off")]
     IdleRelease(String),
@@ -250,6 +305,8 @@ pub struct Config {
     pub placement: String,
     /// Folder for compiled policies; without one they are compiled at every start.
     pub policy_cache: Option<PathBuf>,
+    /// What happens where the device is lost.
+    pub session: SessionSettings,
     /// How power votes are managed.
     pub power: crate::power::Options,
     /// Limits.
@@ -308,13 +365,13 @@ impl Config {
                 _ => switches.set(pair)?,
             }
         }
+        crate::policy::PolicyHost::check_power_name(&file.power.policy)?;
         let power = crate::power::Options {
-            policy: tandem_policies::power(&file.power.policy).ok_or_else(|| ConfigError::Power {
-                name: file.power.policy.clone(),
-                known: tandem_policies::POWERS.iter().map(|p| p.name).collect(),
-            })?,
+            policy: file.power.policy,
             idle_release: file.power.idle_release,
             vote_log: file.power.vote_log,
+            battery: file.power.battery,
+            collapses: file.power.collapses,
         };
         crate::policy::PolicyHost::check_name(&placement)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -346,6 +403,8 @@ impl Config {
             0..=1 << 31,
             "it must lie from 0 to 2147483648",
         )?;
+        check("session.tries", file.session.tries.into(), 1..=1000, "it must lie from 1 to 1000")?;
+        check("session.budget_s", file.session.budget_s, 0..=86_400, "it must lie from 0 to 86400")?;
         if let Some(board) = &file.board {
             tandem_ipc::board::check_name(board)?;
         }
@@ -380,6 +439,7 @@ impl Config {
             socket: flags.socket.clone().or(file.socket).unwrap_or_else(default_socket),
             threads,
             placement,
+            session: file.session,
             power,
             policy_cache: file.policy_cache.or_else(default_policy_cache),
             unload_after: Some(std::time::Duration::from_secs(limits.unload_after_s))
@@ -399,6 +459,7 @@ impl Config {
         let changed = [
             ("model", *model != new.model),
             ("device", *device != new.device),
+            ("session", self.session != new.session),
             ("socket", *socket != new.socket),
             ("threads", *threads != new.threads),
             ("context", engine.context != new.engine.context),
@@ -406,6 +467,8 @@ impl Config {
             ("policy_cache", self.policy_cache != new.policy_cache),
             ("cost", engine.cost != new.engine.cost),
             ("power.vote_log", self.power.vote_log != new.power.vote_log),
+            ("power.battery", self.power.battery != new.power.battery),
+            ("power.collapses", self.power.collapses != new.power.collapses),
             ("core_dumps", self.core_dumps != new.core_dumps),
             ("limits.socket_mode", limits.socket_mode != new.limits.socket_mode),
             ("limits.prompt_cache_mib", limits.prompt_cache_mib != new.limits.prompt_cache_mib),
@@ -455,7 +518,7 @@ mod tests {
         std::fs::write(&path, "[power]\npolicy = \"adaptive\"\n").unwrap();
         let flags = Flags { set: vec!["idle_release=off".into()], ..flags };
         let power = Config::resolve(&flags).unwrap().power;
-        assert_eq!((power.policy.name, power.idle_release), ("adaptive", false));
+        assert_eq!((&*power.policy, power.idle_release), ("adaptive", false));
         let flags = Flags { set: vec!["idle_release=maybe".into()], ..flags };
         assert!(Config::resolve(&flags).unwrap_err().to_string().contains("maybe"));
     }

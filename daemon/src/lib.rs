@@ -9,7 +9,7 @@
 //! [`front`] owns the socket, handshakes and the clients' request rings; [`scheduler`] owns
 //! the engine, so one thread alone touches the device, and the clients' response rings.
 //! Neither waits for a client. [`power`] lets go of the device's votes
-//! when it is idle, [`board`] shows what the scheduler does to monitors,
+//! when it is idle, [`session`] makes another session where the device was lost, [`board`] shows what the scheduler does to monitors,
 //! [`supervisor`] to what started the daemon.
 
 pub mod board;
@@ -21,5 +21,6 @@ pub mod policy;
 pub mod power;
 pub mod scheduler;
 pub mod serve;
+pub mod session;
 pub mod status;
 pub mod supervisor;

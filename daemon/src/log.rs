@@ -9,15 +9,33 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
+/// Parts that a log setting may name, by the crate's name: Tandem's own, and libraries that log.
+/// `tandem` is all of Tandem's.
+const PARTS: [&str; 13] = [
+    "tandem",
+    "tandemd",
+    "tandem_cpu",
+    "tandem_engine",
+    "tandem_hexagon",
+    "tandem_ipc",
+    "tandem_policy",
+    "tandem_program",
+    "cranelift_codegen",
+    "llguidance",
+    "regalloc2",
+    "tokenizers",
+    "wasmtime",
+];
+
 /// What is wrong with a log setting.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "log setting {setting:?}: {source}; it is a level (error, warn, info, debug, trace) or, for parts, \
-         \"info,tandemd=debug\""
+    "log setting {setting:?}: {fault}; it is a level (off, error, warn, info, debug, trace) or, for parts, \
+         \"info,tandemd=debug\"; parts are {}, and modules of theirs (tandemd::power)", PARTS.join(", ")
 )]
 pub struct LogError {
     setting: String,
-    source: tracing_subscriber::filter::ParseError,
+    fault: String,
 }
 
 /// The running log.
@@ -34,7 +52,24 @@ pub fn filter(setting: &str) -> Result<EnvFilter, LogError> {
         Ok(level) => format!("{},tandem={level}", level.min(LevelFilter::WARN)),
         Err(_) => setting.to_owned(),
     };
-    EnvFilter::try_new(own).map_err(|source| LogError { setting: setting.into(), source })
+    let wrong = |fault: String| LogError { setting: setting.into(), fault };
+    // A word that is no level would be taken for a part of that name, and nothing be logged.
+    setting.split(',').try_for_each(check).map_err(wrong)?;
+    EnvFilter::try_new(own).map_err(|e| wrong(e.to_string()))
+}
+
+/// Checks one of a setting's directives: a level, or `part=level`.
+fn check(directive: &str) -> Result<(), String> {
+    let (part, level) = match directive.trim().split_once('=') {
+        None => (None, directive.trim()),
+        Some((part, level)) => (Some(part.trim()), level.trim()),
+    };
+    if let Some(part) = part
+        && !PARTS.contains(&part.split("::").next().unwrap_or_default())
+    {
+        return Err(format!("no part is called {part:?}"));
+    }
+    level.parse::<LevelFilter>().map(drop).map_err(|_| format!("{level:?} is no level"))
 }
 
 /// Whether standard error goes to the journal: systemd names its socket's device and inode.
@@ -99,6 +134,20 @@ mod tests {
             found.sort_unstable_by_key(|part| !part.contains('='));
             assert_eq!(found, parts, "{setting}");
         }
-        assert!(super::filter("loud=very").is_err());
+        for (setting, word) in [
+            ("loud=very", "loud"),
+            ("inof", "inof"),
+            ("info,tandmed=debug", "tandmed"),
+            ("info,tandemd=debgu", "debgu"),
+            ("info,,tandemd=debug", "\"\""),
+            ("tandemd", "tandemd"),
+            ("[span]=trace", "[span]"),
+        ] {
+            let text = super::filter(setting).unwrap_err().to_string();
+            assert!(text.contains(word) && text.contains("tandem_engine"), "{setting}: {text}");
+        }
+        for setting in ["off", "INFO", "warn, tandemd::power=trace", "info,wasmtime=debug", "3"] {
+            assert!(super::filter(setting).is_ok(), "{setting}");
+        }
     }
 }

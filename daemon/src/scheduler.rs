@@ -7,6 +7,7 @@ use crate::config::Config;
 use crate::front::{Admission, Order, Orders, Shared};
 use crate::policy::PolicyHost;
 use crate::power;
+use crate::session::{Mended, Sessions};
 use crate::status;
 use crate::supervisor::{self, Pulse};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -90,9 +91,34 @@ struct Probe {
     all_positions: bool,
 }
 
+/// What a [`Scheduler`] works with.
+pub struct Parts {
+    /// The engine, on the first session's device.
+    pub engine: Engine,
+    /// What made that session, and makes those that follow it.
+    pub sessions: Sessions,
+    /// The policies; that of new slots is named by `facts`.
+    pub policies: Arc<PolicyHost>,
+    /// What the front tells.
+    pub commands: mpsc::Receiver<Command>,
+    /// What the front is told.
+    pub orders: Orders,
+    /// For the status report.
+    pub facts: status::Facts,
+    /// Time without work after which everything but the file mapping is given back.
+    pub unload_after: Option<Duration>,
+    /// The status board.
+    pub board: StatusBoard,
+    /// The power votes.
+    pub power: power::Handle,
+    /// How they are managed.
+    pub votes: power::Options,
+}
+
 /// See the module.
 pub struct Scheduler {
     engine: Engine,
+    sessions: Sessions,
     policies: Arc<PolicyHost>,
     commands: mpsc::Receiver<Command>,
     orders: Orders,
@@ -110,22 +136,13 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    // One call site, which has all of them.
-    #[allow(clippy::too_many_arguments)]
-    /// A scheduler for a loaded engine. The policy of new slots is that of `facts`, out of `policies`; after
-    /// `unload_after` without work everything but the file mapping is given back.
-    pub fn new(
-        engine: Engine,
-        policies: Arc<PolicyHost>,
-        commands: mpsc::Receiver<Command>,
-        orders: Orders,
-        facts: status::Facts,
-        unload_after: Option<Duration>,
-        board: StatusBoard,
-        (power, votes): (power::Handle, power::Options),
-    ) -> Self {
+    /// A scheduler for a loaded engine.
+    pub fn new(parts: Parts) -> Self {
+        let Parts { engine, sessions, policies, commands, orders, facts, unload_after, board, power, votes } =
+            parts;
         Scheduler {
             engine,
+            sessions,
             policies,
             commands,
             orders,
@@ -147,7 +164,9 @@ impl Scheduler {
         let mut events = Vec::new();
         let mut commands = 0;
         loop {
-            let busy = self.engine.has_work() || self.clients.values().any(Client::may_probe);
+            self.mend(&mut events);
+            let able = !self.sessions.is_gap();
+            let busy = able && (self.engine.has_work() || self.clients.values().any(Client::may_probe));
             let wake = if busy { None } else { self.next_wake() };
             self.power.busy(busy);
             self.report(busy);
@@ -172,6 +191,9 @@ impl Scheduler {
                 Err(false) => commands = 0,
             }
             self.expire();
+            if !able {
+                continue;
+            }
             if busy {
                 self.unload_at = self.unload_after.map(|after| Instant::now() + after);
             } else {
@@ -182,6 +204,31 @@ impl Scheduler {
             self.probe();
         }
         self.stop();
+    }
+
+    /// Looks after the device's session: one that was lost is ended, its requests are told, and
+    /// another is made.
+    fn mend(&mut self, events: &mut Vec<(SlotId, JobId, Event)>) {
+        if self.sessions.mend(&mut self.engine, events) == Mended::Nothing {
+            return;
+        }
+        self.news = true;
+        self.deliver(events);
+        let Some(why) = self.sessions.down().map(down) else { return };
+        let probes = |(id, c): (&ClientId, &mut Client)| (*id, c.probes.drain(..).collect::<Vec<_>>());
+        let waiting: Vec<(ClientId, Vec<Probe>)> = self.clients.iter_mut().map(probes).collect();
+        for (id, probes) in waiting {
+            for probe in probes {
+                self.send(id, failed(probe.id, FailureCode::DeviceFailed, why.clone()));
+            }
+        }
+    }
+
+    /// Refuses a request that no device is there for, nor soon will be.
+    fn refuse_when_down(&mut self, id: ClientId, request: RequestId) -> bool {
+        let Some(why) = self.sessions.down().map(down) else { return false };
+        self.send(id, failed(request, FailureCode::DeviceFailed, why));
+        true
     }
 
     /// One pass. A fault in the engine costs the requests that run, not the daemon.
@@ -204,9 +251,10 @@ impl Scheduler {
             self.board.phase(Phase::Idle);
         }
         if std::mem::take(&mut self.news) {
-            let Scheduler { board, facts, engine, clients, policies, power, votes, .. } = self;
+            let Scheduler { board, facts, engine, clients, policies, power, votes, sessions, .. } = self;
             let posted = board.post(!busy, || {
-                status::report(facts, engine, clients, &policies.status(), power.status(votes)).to_string()
+                let (policies, power) = (policies.status(), power.status(votes, engine.counters().answered));
+                status::report(facts, engine, clients, &policies, power, sessions.status()).to_string()
             });
             self.news = !posted;
         }
@@ -244,7 +292,8 @@ impl Scheduler {
     /// When there is something to do without a command: a deadline, or the unload.
     fn next_wake(&self) -> Option<Instant> {
         let deadlines = self.clients.values().flat_map(|c| c.jobs.values().filter_map(|j| j.deadline));
-        deadlines.chain(self.unload_at).min()
+        let unload = self.unload_at.filter(|_| !self.sessions.is_gap());
+        deadlines.chain(unload).chain(self.sessions.due()).min()
     }
 
     /// Gives memory back after the idle time.
@@ -344,10 +393,11 @@ impl Scheduler {
             ClientMessage::Generate { id: request, request: body } => self.generate(id, request, &body),
             ClientMessage::Cancel { id: request } => self.cancel(id, request),
             ClientMessage::Status { id: request } => {
-                let power = self.power.status(&self.votes);
+                let power = self.power.status(&self.votes, self.engine.counters().answered);
                 let policies = self.policies.status();
-                let json =
-                    status::report(&self.facts, &self.engine, &self.clients, &policies, power).to_string();
+                let session = self.sessions.status();
+                let Scheduler { facts, engine, clients, .. } = &*self;
+                let json = status::report(facts, engine, clients, &policies, power, session).to_string();
                 self.send(id, ServerMessage::Status { id: request, json });
             }
             ClientMessage::Logits { id: request, prompts, all_positions } => {
@@ -358,6 +408,9 @@ impl Scheduler {
     }
 
     fn generate(&mut self, id: ClientId, request: RequestId, body: &GenerateRequest) {
+        if self.refuse_when_down(id, request) {
+            return;
+        }
         let Some(client) = self.clients.get_mut(&id) else { return };
         if client.uses(request) {
             let text = format!("request id {request} is in use on this connection; take a new one");
@@ -498,6 +551,9 @@ impl Scheduler {
         prompts: Vec<Vec<u32>>,
         all_positions: bool,
     ) {
+        if self.refuse_when_down(id, request) {
+            return;
+        }
         let Some(client) = self.clients.get_mut(&id) else { return };
         if client.uses(request) {
             let text = format!("request id {request} is in use on this connection; take a new one");
@@ -554,6 +610,13 @@ impl Client {
     fn may_probe(&self) -> bool {
         !self.probes.is_empty() && self.outbox.is_empty()
     }
+}
+
+/// What a request is told while the device is down.
+fn down(why: &str) -> String {
+    format!(
+        "the device cannot be made to work ({why}); the daemon goes on trying, send the request again later"
+    )
 }
 
 fn failed(id: RequestId, code: FailureCode, message: String) -> ServerMessage {

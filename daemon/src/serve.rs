@@ -1,12 +1,13 @@
 //! From settings to a running daemon, and its clean end.
 
 use crate::board::StatusBoard;
-use crate::config::{Config, DeviceKind};
+use crate::config::{Config, DeviceKind, Fallback};
 use crate::front::{Admission, Front};
 use crate::log::{self, Log};
 use crate::policy::{PolicyError, PolicyHost};
-use crate::power::{Gated, Manager};
-use crate::scheduler::{Command, Scheduler};
+use crate::power::Manager;
+use crate::scheduler::{Command, Parts, Scheduler};
+use crate::session::{Make, Sessions, Terms};
 use crate::status::Facts;
 use crate::supervisor;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -15,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 use tandem_cpu::{Cpu, CpuConfig, CpuError};
-use tandem_engine::engine::{Engine, LoadError};
+use tandem_engine::engine::LoadError;
 #[cfg(feature = "hexagon")]
 use tandem_hexagon::{EmulatorConfig, Hexagon, HexagonConfig, HexagonError};
 use tandem_ipc::server::{ListenError, Listener, ListenerConfig};
@@ -66,15 +67,33 @@ fn system(what: &'static str) -> impl Fn(std::io::Error) -> ServeError {
     move |source| ServeError::System { what, source }
 }
 
-pub(crate) fn device(config: &Config) -> Result<Box<dyn Device>, ServeError> {
-    Ok(match config.device {
+/// Makes a device of a kind, as the settings have it.
+fn device(config: &Config, kind: DeviceKind) -> Result<Box<dyn Device>, ServeError> {
+    Ok(match kind {
         DeviceKind::Cpu => Box::new(Cpu::new(CpuConfig { threads: config.threads, ..CpuConfig::default() })?),
         DeviceKind::Reference => Box::new(Reference::new()),
         #[cfg(feature = "hexagon")]
         DeviceKind::Emulator => {
-            Box::new(Hexagon::emulated(&HexagonConfig::default(), &EmulatorConfig::find()?)?)
+            let mut emulator = EmulatorConfig::find()?;
+            emulator.budget = config.session.budget().unwrap_or(emulator.budget);
+            Box::new(Hexagon::emulated(&HexagonConfig::default(), &emulator)?)
         }
     })
+}
+
+/// How the device's sessions are made, the first and those after it.
+pub(crate) fn terms(config: &Config) -> Terms {
+    let make = |kind: DeviceKind| -> Make {
+        let config = config.clone();
+        Box::new(move || device(&config, kind))
+    };
+    let falls_back = config.session.fallback == Fallback::Cpu && config.device != DeviceKind::Cpu;
+    Terms {
+        wanted: config.device.as_str().into(),
+        make: make(config.device),
+        fallback: falls_back.then(|| make(DeviceKind::Cpu)),
+        tries: config.session.tries,
+    }
 }
 
 /// Loads the model, listens, and serves until SIGTERM or SIGINT. `inherited` is a socket that a
@@ -94,10 +113,11 @@ pub fn serve(config: &Config, inherited: Option<OwnedFd>, log: &Log) -> Result<(
     };
     // Before the model: a plugin that cannot be loaded is told at once.
     policies.placement(&config.placement)?;
+    policies.check_power(&config.power.policy)?;
     let policies = Arc::new(policies);
-    let power = Manager::start(&config.power).map_err(system("power"))?;
-    let gated = Gated::around(device(config)?, power.handle().gate())?;
-    let engine = Engine::open(&config.model, gated, config.engine.clone())?;
+    let power = Manager::start(&config.power, &policies).map_err(system("power"))?;
+    let mut sessions = Sessions::new(terms(config), Arc::clone(power.handle().gate()));
+    let engine = sessions.open(&config.model, config.engine.clone())?;
     let info = engine.executor().device();
     tracing::info!(
         model = %config.model.display(),
@@ -113,17 +133,18 @@ pub fn serve(config: &Config, inherited: Option<OwnedFd>, log: &Log) -> Result<(
         Front::new(listener, admission, commands.clone(), power.handle()).map_err(system("epoll"))?;
     let facts =
         Facts { model: config.model.clone(), placement: config.placement.clone(), started: Instant::now() };
-    let votes = (power.handle(), config.power.clone());
-    let scheduler = Scheduler::new(
+    let scheduler = Scheduler::new(Parts {
         engine,
-        policies.clone(),
-        inbox,
-        orders.clone(),
+        sessions,
+        policies: policies.clone(),
+        commands: inbox,
+        orders: orders.clone(),
         facts,
-        config.unload_after,
+        unload_after: config.unload_after,
         board,
-        votes,
-    );
+        power: power.handle(),
+        votes: config.power.clone(),
+    });
     let end = commands.clone();
     let handle = signals.handle();
     let waiter = watch_signals(signals, commands.clone(), config.clone(), log.clone(), policies)?;
@@ -217,6 +238,7 @@ fn reload(old: &Config, log: &Log, policies: &PolicyHost) -> Result<Config, crat
         tracing::error!(%error, "a policy cannot be loaded again; the old one stays");
     }
     policies.placement(&new.placement)?;
+    policies.check_power(&new.power.policy)?;
     let waits = old.needs_restart(&new);
     if !waits.is_empty() {
         tracing::warn!(settings = waits.join(", "), "changed, but take effect at a restart only");

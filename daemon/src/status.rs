@@ -26,6 +26,7 @@ pub(crate) fn report(
     clients: &BTreeMap<ClientId, Client>,
     policies: &[PolicyStatus],
     power: Value,
+    session: Value,
 ) -> Value {
     let device = engine.executor().device();
     let dims = engine.dims();
@@ -34,6 +35,7 @@ pub(crate) fn report(
         "pid": std::process::id(),
         "uptime_s": facts.started.elapsed().as_secs(),
         "device": { "name": device.name, "detail": device.detail, "threads": device.threads },
+        "session": session,
         "model": {
             "file": facts.model.display().to_string(),
             "architecture": dims.architecture,

@@ -5,13 +5,14 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tandem_cpu::{Cpu, CpuConfig};
 use tandem_engine::engine::{Engine, EngineOptions};
 use tandem_program::power::{Power, Votes};
 use tandem_program::reference::Reference;
 use tandem_program::{BufferId, Device, DeviceError, DeviceInfo, Program, Region, Ticket};
+use tandemd::policy::PolicyHost;
 use tandemd::power::{Gate, Gated, Handle, Manager, Options, Reason};
 
 /// What a device with votes knows of them.
@@ -110,7 +111,18 @@ fn voting<D: Device>(device: D) -> (Voting<D>, Arc<Handler>) {
 }
 
 fn options(name: &str) -> Options {
-    Options { policy: tandem_policies::power(name).unwrap(), idle_release: true, vote_log: None }
+    Options {
+        policy: name.into(),
+        battery: Some("".into()),
+        collapses: Some("".into()),
+        ..Options::default()
+    }
+}
+
+/// One for all tests: compiling a policy takes seconds in a development build.
+fn policies() -> Arc<PolicyHost> {
+    static HOST: OnceLock<Arc<PolicyHost>> = OnceLock::new();
+    Arc::clone(HOST.get_or_init(|| Arc::new(PolicyHost::new().unwrap())))
 }
 
 /// Looks until it is so. Only a fault makes it hang, which the run's own limit ends.
@@ -158,6 +170,14 @@ fn four_hundred_releases_between_requests_change_no_bit_and_lose_no_batch() {
     assert!(handler.faults.lock().unwrap().is_empty());
 }
 
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn submission_racing_release_never_meets_a_device_without_votes() {
     let (device, handler) = voting(Reference::new());
@@ -165,6 +185,8 @@ fn submission_racing_release_never_meets_a_device_without_votes() {
     let mut device = Gated::around(Box::new(device), &gate).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|threads| {
+        // However this ends, or the scope would wait for the others without end.
+        let _stop = StopAtEnd(&stop);
         for perturbed in [false, true] {
             let (gate, stop) = (&gate, &stop);
             threads.spawn(move || {
@@ -190,7 +212,6 @@ fn submission_racing_release_never_meets_a_device_without_votes() {
                 until(|| gate.release(gate.totals().batches, Reason::Stop).is_ok() && !gate.totals().held);
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
     let faults = handler.faults.lock().unwrap().clone();
     assert!(faults.is_empty(), "{} faults, the first: {}", faults.len(), faults[0]);
@@ -207,7 +228,8 @@ fn votes_go_three_seconds_after_the_last_work_by_the_given_clock() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("votes.jsonl");
     let with_log = Options { vote_log: Some(log.clone()), ..options("idle-timer") };
-    let manager = Manager::with_clock(&with_log, Box::new(move || now.load(Ordering::SeqCst))).unwrap();
+    let manager =
+        Manager::with_clock(&with_log, &policies(), Box::new(move || now.load(Ordering::SeqCst))).unwrap();
     let handle = manager.handle();
     let (device, handler) = voting(Reference::new());
     let mut device = Gated::around(Box::new(device), handle.gate()).unwrap();
@@ -218,8 +240,6 @@ fn votes_go_three_seconds_after_the_last_work_by_the_given_clock() {
     assert!(!released(&handle), "released under work");
     device.wait(ticket).unwrap();
     handle.busy(false);
-    // The policy has to hear of it before time goes on, or the pause begins later than meant.
-    std::thread::sleep(Duration::from_millis(100));
     clock.fetch_add(2999, Ordering::SeqCst);
     std::thread::sleep(Duration::from_millis(700));
     assert!(!released(&handle), "released a millisecond early");
@@ -255,7 +275,8 @@ fn the_switch_keeps_votes_and_takes_effect_at_once() {
     let clock = Arc::new(AtomicU64::new(0));
     let now = clock.clone();
     let off = Options { idle_release: false, ..options("adaptive") };
-    let manager = Manager::with_clock(&off, Box::new(move || now.load(Ordering::SeqCst))).unwrap();
+    let manager =
+        Manager::with_clock(&off, &policies(), Box::new(move || now.load(Ordering::SeqCst))).unwrap();
     let handle = manager.handle();
     let (device, _handler) = voting(Reference::new());
     let _device = Gated::around(Box::new(device), handle.gate()).unwrap();
@@ -264,18 +285,18 @@ fn the_switch_keeps_votes_and_takes_effect_at_once() {
     clock.fetch_add(1_000_000, Ordering::SeqCst);
     std::thread::sleep(Duration::from_millis(600));
     assert!(!released(&handle));
-    assert_eq!(handle.status(&off)["votes"], "held");
+    assert_eq!(handle.status(&off, 0)["votes"], "held");
     handle.set(&options("adaptive"));
     until(|| {
         clock.fetch_add(1000, Ordering::SeqCst);
         released(&handle)
     });
-    let status = handle.status(&options("adaptive"));
+    let status = handle.status(&options("adaptive"), 0);
     assert_eq!((&status["votes"], &status["releases"]), (&"released".into(), &1.into()));
 }
 
 #[test]
-fn a_session_that_dies_holds_no_votes_and_the_batch_is_told() {
+fn a_session_that_dies_is_asked_for_no_votes_and_the_next_one_is() {
     let (device, handler) = voting(Reference::new());
     let gate = Arc::new(Gate::new(Box::new(|| 0)));
     let mut device = Gated::around(Box::new(device), &gate).unwrap();
@@ -283,19 +304,124 @@ fn a_session_that_dies_holds_no_votes_and_the_batch_is_told() {
     handler.dead.store(true, Ordering::SeqCst);
     assert!(matches!(device.submit(&Program::new()), Err(DeviceError::Lost(_))));
     assert!(!gate.totals().held && gate.totals().in_flight == 0);
+    // Alive again or not: what was lost is not asked any more.
     handler.dead.store(false, Ordering::SeqCst);
+    let applied = handler.applied.load(Ordering::SeqCst);
+    assert!(matches!(device.submit(&Program::new()), Err(DeviceError::Lost(_))));
+    assert_eq!(gate.release(gate.totals().batches, Reason::Stop).ok(), Some(false));
+    assert_eq!(handler.applied.load(Ordering::SeqCst), applied);
+    drop(device);
+
+    let (next, handler) = voting(Reference::new());
+    let mut device = Gated::around(Box::new(next), &gate).unwrap();
+    assert!(gate.totals().held && handler.held.load(Ordering::SeqCst));
     let ticket = device.submit(&Program::new()).unwrap();
     device.wait(ticket).unwrap();
     assert_eq!(gate.totals().batches, 1);
 }
 
 #[test]
+fn a_session_lost_under_a_batch_is_not_released() {
+    let (device, handler) = voting(Reference::new());
+    let gate = Arc::new(Gate::new(Box::new(|| 0)));
+    let mut device = Gated::around(Box::new(device), &gate).unwrap();
+    let _in_flight = device.submit(&Program::new()).unwrap();
+    // A ticket that the device does not know fails in its own way: the session lives.
+    assert!(device.read(BufferId(99), 0, &mut [0]).is_err() && gate.totals().held);
+    drop(device);
+    assert!(!gate.totals().held && gate.totals().in_flight == 0);
+    let applied = handler.applied.load(Ordering::SeqCst);
+    assert_eq!(gate.release(gate.totals().batches, Reason::Stop).ok(), Some(false));
+    assert_eq!(handler.applied.load(Ordering::SeqCst), applied, "a session that is gone was asked");
+    assert!(handler.faults.lock().unwrap().is_empty());
+}
+
+#[test]
 fn a_device_without_votes_is_used_as_it_is() {
-    let manager = Manager::start(&options("idle-timer")).unwrap();
+    let manager = Manager::start(&options("idle-timer"), &policies()).unwrap();
     let handle = manager.handle();
     let device = Gated::around(Box::new(Reference::new()), handle.gate()).unwrap();
     assert_eq!(device.info().name, "reference");
     handle.busy(true);
     handle.busy(false);
-    assert_eq!(handle.status(&options("idle-timer")), serde_json::json!({ "votes": "none" }));
+    assert_eq!(handle.status(&options("idle-timer"), 0), serde_json::json!({ "votes": "none" }));
+}
+
+/// The daemon's numbers of a made-up battery, whose power follows what the device is about.
+#[test]
+fn energy_and_collapses_are_told_of_a_made_up_sysfs_tree() {
+    let clock = Arc::new(AtomicU64::new(1000));
+    let now = clock.clone();
+    let tree = tempfile::tempdir().unwrap();
+    // A file of the kernel is never seen half written.
+    let write = |name: &str, text: String| {
+        let aside = tree.path().join("aside");
+        std::fs::write(&aside, text).unwrap();
+        std::fs::rename(aside, tree.path().join(name)).unwrap();
+    };
+    let power = |microwatts: u64| write("power_now", format!("-{microwatts}\n"));
+    let collapsed = |count: u64, ms: u64| {
+        write("cdsp", format!("Count: {count}\nAccumulated Duration: {}\n", ms * 19_200));
+    };
+    power(2_000_000);
+    collapsed(10, 500);
+    let metered = Options {
+        battery: Some(tree.path().into()),
+        collapses: Some(tree.path().join("cdsp")),
+        // Until time has been spent with votes held: this clock leaps.
+        idle_release: false,
+        ..options("idle-timer")
+    };
+    let manager =
+        Manager::with_clock(&metered, &policies(), Box::new(move || now.load(Ordering::SeqCst))).unwrap();
+    let handle = manager.handle();
+    let (device, _handler) = voting(Reference::new());
+    let _device = Gated::around(Box::new(device), handle.gate()).unwrap();
+    let ms = |what: &str| handle.status(&metered, 4)["energy"][what]["ms"].as_u64().unwrap();
+    // Every look is asked for and waited for: it is another thread's.
+    let pass = |by: u64, what: &str, more: u64| {
+        let before = ms(what);
+        until(|| {
+            clock.fetch_add(by, Ordering::SeqCst);
+            handle.set(&metered);
+            ms(what) >= before + more
+        });
+    };
+    handle.busy(true);
+    pass(500, "busy", 8000);
+    handle.busy(false);
+    pass(1000, "held", 1);
+    power(800_000);
+    let releasing = Options { idle_release: true, ..metered.clone() };
+    handle.set(&releasing);
+    until(|| {
+        clock.fetch_add(3000, Ordering::SeqCst);
+        released(&handle)
+    });
+    pass(10_000, "released", 1);
+    power(300_000);
+    collapsed(11, 2500);
+    pass(20_000, "released", 400_000);
+    let status = handle.status(&metered, 4);
+    let energy = &status["energy"];
+    // Two watts all the time, over four steps.
+    let step = energy["step_microjoules"].as_u64().unwrap();
+    assert_eq!(energy["busy"]["microwatts"], 2_000_000, "{status}");
+    assert_eq!(step, 2 * energy["busy"]["ms"].as_u64().unwrap() * 1000 / 4, "{status}");
+    let mean = |what: &str| energy[what]["microwatts"].as_u64().unwrap();
+    assert!(mean("released") < mean("held") && mean("held") < 2_000_000, "{status}");
+    assert_eq!(status["collapses"], serde_json::json!({ "count": 1, "ms": 2000 }), "{status}");
+    handle.stop();
+}
+
+#[test]
+fn a_vote_log_that_cannot_be_written_says_what_it_lacks() {
+    let full = Options { vote_log: Some("/dev/full".into()), ..options("idle-timer") };
+    let manager = Manager::start(&full, &policies()).unwrap();
+    let handle = manager.handle();
+    let (device, _handler) = voting(Reference::new());
+    let _device = Gated::around(Box::new(device), handle.gate()).unwrap();
+    until(|| handle.status(&full, 0)["unlogged"] == 1);
+    handle.gate().release(handle.gate().totals().batches, Reason::Stop).unwrap();
+    until(|| handle.status(&full, 0)["unlogged"] == 2);
 }

@@ -6,10 +6,14 @@
 #![allow(clippy::unwrap_used)]
 
 use libtest_mimic::{Arguments, Trial};
+use rustix::process::Signal;
 use safetensors::SafeTensors;
 use serde_json::Value;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use tandem_tests::{Trace, demo_model, demo_trace, golden, programs, tandem};
+use std::time::Duration;
+use tandem_sdk::{Client, Error, FailureCode, PrivateDaemon, PrivateError, Request};
+use tandem_tests::{Trace, demo_model, demo_trace, golden, programs, signal, tandem};
 
 /// Largest difference of a logit on F32 weights.
 const TOLERANCE: f32 = 5e-2;
@@ -111,8 +115,8 @@ fn two_episodes_are_answered_on_v73_as_on_the_cpu() {
     answers_are_those_of_the_cpu(&built());
 }
 
-/// The same sources built for this host, started by a stand-in for qemu-hexagon.
-fn two_episodes_are_answered_on_the_host_build_as_on_the_cpu() {
+/// A folder with the same sources built for this host, started by a stand-in for qemu-hexagon.
+fn host_build() -> tempfile::TempDir {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let qemu = folder.path().join("qemu/usr/bin");
@@ -121,7 +125,101 @@ fn two_episodes_are_answered_on_the_host_build_as_on_the_cpu() {
     let script = qemu.join("qemu-hexagon");
     std::fs::write(&script, "#!/bin/sh\nshift 2\nexec \"$@\"\n").unwrap();
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-    answers_are_those_of_the_cpu(folder.path());
+    folder
+}
+
+fn two_episodes_are_answered_on_the_host_build_as_on_the_cpu() {
+    answers_are_those_of_the_cpu(host_build().path());
+}
+
+/// A daemon of the demo model on the DSP's program in `built`.
+fn emulating(built: &Path, config: &Path) -> Result<(PrivateDaemon, Client), PrivateError> {
+    let mut folder = OsString::from("TANDEM_HEXAGON=");
+    folder.push(built);
+    let builder = PrivateDaemon::builder("env").arg(folder).arg(&programs().tandemd);
+    let builder = builder.args(["--device", "emulator", "--config"]).arg(config);
+    builder.arg("--model").arg(demo_model()).start()
+}
+
+/// The processes that a daemon has started.
+fn children(daemon: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{daemon}/task")).unwrap();
+    let of = |task: std::io::Result<std::fs::DirEntry>| {
+        // A thread may end while it is looked at.
+        std::fs::read_to_string(task.ok()?.path().join("children")).ok()
+    };
+    let lists: Vec<String> = tasks.filter_map(of).collect();
+    lists.iter().flat_map(|list| list.split_whitespace()).map(|pid| pid.parse().unwrap()).collect()
+}
+
+/// Descriptors, threads, and maps of the DSP's memory of a process.
+fn belongings(pid: u32) -> [usize; 3] {
+    let entries = |what: &str| std::fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    [entries("fd"), entries("task"), maps.matches("tandem-dsp").count()]
+}
+
+/// Kills and stops the DSP's process in the middle of requests. In a long run a hundred times.
+fn a_killed_or_stopped_dsp_costs_the_request_at_work_and_no_other() {
+    let long = std::env::var_os("TANDEM_LONG").is_some();
+    let (folder, rounds) = (host_build(), if long { 100 } else { 4 });
+    let config = folder.path().join("tandemd.toml");
+    // A stopped process is given up after a second, in which every batch of this model is done.
+    std::fs::write(&config, "[session]\nbudget_s = 1\n").unwrap();
+    let (daemon, client) = emulating(folder.path(), &config).unwrap();
+    let short = || {
+        let asked = client.generate(Request::text("screen").max_tokens(4)).unwrap();
+        asked.answer().unwrap().text
+    };
+    let expected = short();
+    let mut had = None;
+    for round in 0..rounds {
+        let how = if round % 4 == 3 { Signal::STOP } else { Signal::KILL };
+        let dsp = children(daemon.pid());
+        assert_eq!(dsp.len(), 1, "round {round}");
+        let mut answer = client.generate(Request::text("tell me more").max_tokens(1900)).unwrap();
+        // In its midst: after some of its tokens, or in the prompt.
+        for _ in 0..round % 3 {
+            assert!(answer.next_within(Duration::from_secs(300)).unwrap().is_some());
+        }
+        std::thread::sleep(Duration::from_micros(round * 7919 % 20_000));
+        signal(dsp[0], how);
+        let error = answer.answer().unwrap_err();
+        let device = matches!(error, Error::Failed { code: FailureCode::DeviceFailed, .. });
+        assert!(device && error.is_retryable(), "round {round}: {error}");
+        assert_eq!(short(), expected, "round {round}");
+        let have = belongings(daemon.pid());
+        assert_eq!(*had.get_or_insert(have), have, "round {round}: descriptors, threads, maps");
+    }
+    let session = &client.status().unwrap()["session"];
+    assert_eq!((&session["lost"], &session["rebuilt"]), (&rounds.into(), &rounds.into()), "{session}");
+    drop(client);
+    daemon.stop().unwrap();
+}
+
+fn a_dsp_that_does_not_start_gives_way_to_the_cpu_if_allowed() {
+    let folder = host_build();
+    std::fs::write(folder.path().join("tandem-dsp-v73"), "#!/bin/sh\nexit 3\n").unwrap();
+    let start = |fallback: &str| {
+        let config = folder.path().join("tandemd.toml");
+        std::fs::write(&config, format!("[session]\nfallback = \"{fallback}\"\n")).unwrap();
+        emulating(folder.path(), &config)
+    };
+    let error = start("none").expect_err("no DSP, no daemon").to_string();
+    assert!(error.contains("does not serve"), "{error}");
+    let (daemon, client) = start("cpu").unwrap();
+    let asked = client.generate(Request::text("screen").max_tokens(4)).unwrap();
+    asked.answer().unwrap();
+    let status = client.status().unwrap();
+    assert_eq!(
+        (&status["device"]["name"], &status["session"]["wanted"]),
+        (&"cpu".into(), &"emulator".into())
+    );
+    assert!(daemon.log().contains("the CPU runs the model"), "{}", daemon.log());
+    let words = tandem(["status".as_ref(), "--socket".as_ref(), daemon.socket().as_os_str()]).out;
+    assert!(words.contains("instead of emulator, which cannot be had"), "{words}");
+    drop(client);
+    daemon.stop().unwrap();
 }
 
 fn a_folder_without_the_program_is_told_with_the_remedy() {
@@ -142,7 +240,7 @@ fn main() {
         eprintln!("note: `cargo xtask hexagon` has built nothing; the emulator's tests are NOT RUN");
     }
     // Each with whether it is not run here, or left to a long run (which includes ignored tests).
-    let tests: [(&str, bool, fn()); 4] = [
+    let tests: [(&str, bool, fn()); 6] = [
         ("logits_equal_the_goldens", !here, logits_equal_the_goldens),
         (
             "two_episodes_are_answered_on_v73_as_on_the_cpu",
@@ -153,6 +251,16 @@ fn main() {
             "two_episodes_are_answered_on_the_host_build_as_on_the_cpu",
             !here,
             two_episodes_are_answered_on_the_host_build_as_on_the_cpu,
+        ),
+        (
+            "a_killed_or_stopped_dsp_costs_the_request_at_work_and_no_other",
+            !here,
+            a_killed_or_stopped_dsp_costs_the_request_at_work_and_no_other,
+        ),
+        (
+            "a_dsp_that_does_not_start_gives_way_to_the_cpu_if_allowed",
+            !here,
+            a_dsp_that_does_not_start_gives_way_to_the_cpu_if_allowed,
         ),
         (
             "a_folder_without_the_program_is_told_with_the_remedy",

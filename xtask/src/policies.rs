@@ -20,7 +20,7 @@ pub(crate) struct Args {
 }
 
 /// The built-in policies, a crate each in `policies`.
-const POLICIES: [&str; 5] = ["anchor", "chat", "divergence", "marconi", "sparse"];
+const POLICIES: [&str; 7] = ["adaptive", "anchor", "chat", "divergence", "idle-timer", "marconi", "sparse"];
 /// What every component is built from, too.
 const CONTRACT: [&str; 2] = ["policies/guest", "policies/wit"];
 const RECORD: &str = "policies/built/sources.json";

@@ -6,11 +6,13 @@
 //! step() runs one pass: decode and prefill in turn, interactive requests first
 //! ```
 //!
-//! `prefill` and `decode` build those passes, `verify` takes what came of them.
+//! `prefill` and `decode` build those passes, `verify` takes what came of them; `renewal` goes on
+//! with another device where the session with the first was lost.
 
 mod decode;
 mod prefill;
 mod probe;
+mod renewal;
 mod verify;
 
 use crate::drafting::{COLUMNS, Terms};
@@ -193,6 +195,9 @@ pub struct Counters {
 /// See the module.
 pub struct Engine {
     executor: Executor,
+    /// The file, from which a new device takes the weights again.
+    gguf: Gguf,
+    path: String,
     tokenizer: Arc<Tokenizer>,
     template: ChatTemplate,
     grammars: GrammarCompiler,
@@ -263,6 +268,8 @@ impl Engine {
             rates: Rates::default(),
             sink: None,
             weights_bytes: AsRef::<[u8]>::as_ref(&*gguf.map()).len() as u64,
+            gguf,
+            path: name(),
         })
     }
 
@@ -362,6 +369,9 @@ impl Engine {
 
     /// Copies what a slot holds into the prompt cache, if it fits.
     fn stash(&mut self, id: SlotId) -> Result<(), EngineError> {
+        if self.lost().is_some() {
+            return Ok(());
+        }
         let Some(SlotEntry { slot, owner, kv, .. }) = self.slots.get_mut(&id) else { return Ok(()) };
         let seat = Seat { slot, kv, owner: *owner };
         let stored = residency::stash(&mut self.executor, &mut self.cache, &seat)?;

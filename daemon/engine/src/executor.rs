@@ -4,6 +4,7 @@ use crate::gguf::Gguf;
 use crate::model::{self, Dims, Family, ModelError, StateLayout};
 use crate::pass::{Arena, DraftColumn, Pass};
 use crate::residency::Memory;
+use crate::session::Session;
 use crate::state::{KvCache, State, StatePool};
 use crate::switches::{KvType, Switches};
 use std::sync::Arc;
@@ -34,7 +35,7 @@ const SCRATCH_BYTES: u64 = 1 << 20;
 
 /// See the module.
 pub struct Executor {
-    device: Box<dyn Device>,
+    device: Session,
     family: Box<dyn Family>,
     switches: Switches,
     states: StatePool,
@@ -43,6 +44,7 @@ pub struct Executor {
     /// Rows that were read and given back. A row of logits is a megabyte: an allocator that gets
     /// it from the system each time pays for every page of it, a millisecond a column.
     spare: Vec<Vec<f32>>,
+    batches: u64,
 }
 
 /// Rows kept to be read into again: those of a pass of the most columns.
@@ -51,13 +53,15 @@ const SPARE_ROWS: usize = 8;
 impl Executor {
     /// Imports the file's mapping into the device (no copy where the device can read host
     /// memory) and reads the model.
-    pub fn new(gguf: &Gguf, mut device: Box<dyn Device>, switches: Switches) -> Result<Self, ModelError> {
+    pub fn new(gguf: &Gguf, device: Box<dyn Device>, switches: Switches) -> Result<Self, ModelError> {
+        let mut device = Session::new(device);
         let weights = device.import(gguf.map())?;
         let family = model::load(gguf, weights)?;
-        let states = StatePool::new(family.layout(), device.as_mut())?;
+        let states = StatePool::new(family.layout(), &mut device)?;
         let scratch_bytes = SCRATCH_BYTES;
         let scratch = device.create(scratch_bytes)?;
-        Ok(Executor { device, family, switches, states, scratch, scratch_bytes, spare: Vec::new() })
+        let spare = Vec::new();
+        Ok(Executor { device, family, switches, states, scratch, scratch_bytes, spare, batches: 0 })
     }
 
     /// The model's sizes.
@@ -73,6 +77,21 @@ impl Executor {
     /// The device, for reports.
     pub fn device(&self) -> &DeviceInfo {
         self.device.info()
+    }
+
+    /// Why the session with the device is lost; `None` while it lives.
+    pub fn lost(&self) -> Option<&str> {
+        self.device.lost()
+    }
+
+    /// Drops the device: nothing can be run any more.
+    pub fn end_session(&mut self) {
+        self.device.end();
+    }
+
+    /// Programs of passes and drafts that the device has run to their end.
+    pub fn batches(&self) -> u64 {
+        self.batches
     }
 
     /// The switches in force.
@@ -97,12 +116,12 @@ impl Executor {
 
     /// A state for the next pass to write.
     pub fn take_state(&mut self) -> Result<Arc<State>, DeviceError> {
-        self.states.take(self.device.as_mut())
+        self.states.take(&mut self.device)
     }
 
     /// Gives the memory of unused states back to the device.
     pub fn shrink_states(&mut self) -> Result<(), DeviceError> {
-        self.states.shrink(self.device.as_mut())
+        self.states.shrink(&mut self.device)
     }
 
     /// A KV cache of `cells` positions.
@@ -111,7 +130,7 @@ impl Executor {
             KvType::F16 => DType::F16,
             KvType::F32 => DType::F32,
         };
-        KvCache::new(self.family.layout(), cells, dtype, self.device.as_mut())
+        KvCache::new(self.family.layout(), cells, dtype, &mut self.device)
     }
 
     /// A cache of the first `cells` cells of `from`, or copies them into `to`.
@@ -174,7 +193,7 @@ impl Executor {
 
     /// Frees a KV cache.
     pub fn destroy_kv(&mut self, kv: KvCache) -> Result<(), DeviceError> {
-        kv.destroy(self.device.as_mut())
+        kv.destroy(&mut self.device)
     }
 
     /// Token ids of the draft matrix's rows, where the file has one and it is switched on.
@@ -244,7 +263,9 @@ impl Executor {
             self.device.write(tensor.buffer, tensor.offset, &bytes)?;
         }
         let ticket = self.device.submit(program)?;
-        self.device.wait(ticket)
+        self.device.wait(ticket)?;
+        self.batches += 1;
+        Ok(())
     }
 
     fn rows(&mut self, tensor: Option<Tensor>) -> Result<Vec<Vec<f32>>, DeviceError> {

@@ -25,6 +25,7 @@ pub mod prompt_cache;
 pub mod request;
 pub mod residency;
 pub mod sampler;
+pub mod session;
 pub mod slot;
 mod speculation;
 pub mod state;

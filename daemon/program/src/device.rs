@@ -57,7 +57,7 @@ pub struct DeviceInfo {
 pub struct Ticket(pub u64);
 
 /// Errors of a device.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum DeviceError {
     /// The program is malformed; nothing of it ran.
     #[error(transparent)]

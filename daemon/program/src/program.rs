@@ -20,7 +20,7 @@ pub struct BufferInfo {
 }
 
 /// Why a program was refused. `op` is the index and name of the op at fault.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[error("op {index} ({name}): {fault}")]
 pub struct ProgramError {
     /// Index in the program.
@@ -32,7 +32,7 @@ pub struct ProgramError {
 }
 
 /// What can be wrong with an op.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum Fault {
     /// A tensor names a buffer that does not exist.
     #[error("{role} {tensor} lies in a buffer that does not exist")]

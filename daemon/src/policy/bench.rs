@@ -1,7 +1,8 @@
 //! What calls of a plugin cost, fuel and all.
 
+use super::call::{Failed, run};
 use super::check::{Ask, everyday, observation};
-use super::placement::{Failed, call_evict, call_observe, call_place, run};
+use super::placement::{call_evict, call_observe, call_place};
 use super::plugin::{Live, Plugin};
 use super::runtime::CALL_FUEL;
 use serde::Serialize;

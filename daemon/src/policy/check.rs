@@ -2,7 +2,8 @@
 //! the daemon may ask, within its limits, and the same every time?
 
 use super::bench::bench;
-use super::placement::{Failed, call_evict, call_observe, call_place, run};
+use super::call::{Failed, run};
+use super::placement::{call_evict, call_observe, call_place};
 use super::plugin::{Live, Plugin};
 use super::runtime::CALL_FUEL;
 use serde::Serialize;

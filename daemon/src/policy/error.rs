@@ -66,31 +66,37 @@ pub enum PolicyError {
     },
     /// The component wants something that the world does not offer.
     #[error(
-        "{path} imports {import:?}, which the world `placement` of tandem:policy@1.0.0 does not offer; a policy has no WASI, only an optional `log`"
+        "{path} imports {import:?}, which the world `{world}` of tandem:policy@1.0.0 does not offer; a policy has no WASI, only an optional `log`"
     )]
     Import {
         /// The file.
         path: PathBuf,
+        /// The world it was loaded as.
+        world: &'static str,
         /// The import.
         import: String,
     },
     /// The component lacks a function of the world.
     #[error(
-        "{path} does not export `{signature}`, which the world `placement` of tandem:policy@1.0.0 asks for"
+        "{path} does not export `{signature}`, which the world `{world}` of tandem:policy@1.0.0 asks for"
     )]
     MissingExport {
         /// The file.
         path: PathBuf,
+        /// The world it was loaded as.
+        world: &'static str,
         /// The function.
         signature: &'static str,
     },
     /// An import or export has another type than the world's.
     #[error(
-        "{path} does not fit the world `placement` of tandem:policy@1.0.0: {reason}; it expects `{signature}`"
+        "{path} does not fit the world `{world}` of tandem:policy@1.0.0: {reason}; it expects `{signature}`"
     )]
     Type {
         /// The file.
         path: PathBuf,
+        /// The world it was loaded as.
+        world: &'static str,
         /// Where they differ.
         reason: String,
         /// The function as the world has it.

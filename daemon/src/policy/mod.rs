@@ -1,9 +1,10 @@
-//! Placement policies from Wasm components.
+//! Policies from Wasm components: where state is saved, and when power votes go.
 //!
 //! ```text
 //! PolicyHost   one a daemon: the Wasm engine, the policies by name, reload
 //!   Plugin     one a component file: compiled code, limits, health
 //!     WasmPlacement   one a slot: a store of its own; a `Placement` to the engine
+//!     WasmPower       one a daemon with votes: a `Power` to the power thread
 //! ```
 //!
 //! A plugin can be wrong, never harmful. Each call has fuel, a deadline and a
@@ -19,7 +20,11 @@ mod bench;
 #[cfg(feature = "wasm")]
 mod cache;
 #[cfg(feature = "wasm")]
+mod call;
+#[cfg(feature = "wasm")]
 mod check;
+#[cfg(feature = "wasm")]
+mod check_power;
 mod error;
 #[cfg_attr(not(feature = "wasm"), allow(dead_code))]
 mod health;
@@ -32,12 +37,16 @@ mod placement;
 #[cfg(feature = "wasm")]
 mod plugin;
 #[cfg(feature = "wasm")]
+mod power;
+#[cfg(feature = "wasm")]
 mod runtime;
 
 #[cfg(feature = "wasm")]
 pub use bench::{CallTimes, bench};
 #[cfg(feature = "wasm")]
 pub use check::{Case, CheckReport, check};
+#[cfg(feature = "wasm")]
+pub use check_power::check_power;
 pub use error::{MAX_COMPONENT_BYTES, PolicyError};
 pub use health::{PolicyStatus, Trouble};
 #[cfg(feature = "wasm")]
@@ -47,16 +56,23 @@ pub use native::PolicyHost;
 #[cfg(feature = "wasm")]
 pub use placement::WasmPlacement;
 #[cfg(feature = "wasm")]
-pub use plugin::Plugin;
+pub use plugin::{Plugin, World};
+#[cfg(feature = "wasm")]
+pub use power::WasmPower;
+/// A compiled power policy.
+#[cfg(feature = "wasm")]
+pub type PowerPlugin = Plugin<world::power::Power>;
 #[cfg(feature = "wasm")]
 pub use runtime::{CALL_FUEL, MAX_MEMORY_BYTES, Runtime};
 
-/// Generated from `policies/wit/1.0.0`.
+/// Generated from `policies/wit/1.0.0`, a module a world.
 #[cfg(feature = "wasm")]
 #[allow(missing_docs, unreachable_pub, clippy::all)]
 pub(crate) mod world {
-    wasmtime::component::bindgen!({
-        path: "../policies/wit/1.0.0",
-        world: "placement",
-    });
+    pub mod placement {
+        wasmtime::component::bindgen!({ path: "../policies/wit/1.0.0", world: "placement" });
+    }
+    pub mod power {
+        wasmtime::component::bindgen!({ path: "../policies/wit/1.0.0", world: "power" });
+    }
 }

@@ -4,7 +4,7 @@ use super::{PolicyError, PolicyStatus};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
-use tandem_policy::Placement;
+use tandem_policy::{Placement, Power};
 
 /// The built-in policies. Same calls as the host with Wasm; a file is refused by name.
 #[derive(Debug, Default)]
@@ -33,6 +33,30 @@ impl PolicyHost {
                 Err(PolicyError::Unknown { name: name.to_owned(), known })
             }
         }
+    }
+
+    /// Whether `name` is a built-in power policy's.
+    pub fn check_power_name(name: &str) -> Result<(), PolicyError> {
+        match tandem_policies::power(name) {
+            Some(_) => Ok(()),
+            None if name.contains(['/', '.']) => Err(PolicyError::NoWasm { path: name.into() }),
+            None => {
+                let known = tandem_policies::POWERS.iter().map(|p| p.name).collect();
+                Err(PolicyError::Unknown { name: name.to_owned(), known })
+            }
+        }
+    }
+
+    /// As [`Self::check_power_name`]: there is nothing to load.
+    pub fn check_power(&self, name: &str) -> Result<(), PolicyError> {
+        Self::check_power_name(name)
+    }
+
+    /// A power policy.
+    pub fn power(&self, name: &str) -> Result<Box<dyn Power + Send>, PolicyError> {
+        Self::check_power_name(name)?;
+        let built_in = tandem_policies::power(name).unwrap_or(&tandem_policies::POWERS[0]);
+        Ok((built_in.native)())
     }
 
     /// A policy for a slot.

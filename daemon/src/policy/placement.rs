@@ -1,14 +1,15 @@
 //! One slot's instance of a plugin, as the engine sees it: a [`Placement`].
 
-use super::health::Trouble;
+use super::call::{Failed, run};
 use super::host::Source;
 use super::plugin::{Live, Plugin};
 use super::runtime::{CALL_FUEL, CALL_TICKS};
-use super::world::tandem::policy::placement_types as wire;
+use super::world::placement::{Placement as PlacementWorld, tandem::policy::placement_types as wire};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use tandem_policies::Builtin;
 use tandem_policy::{Boundary, Cost, Kept, Observation, PlaceRequest, Placement, Positions};
-use wasmtime::{StoreContextMut, Trap};
+use wasmtime::StoreContextMut;
 
 /// Requests that a fresh instance is told again.
 const HISTORY: usize = 64;
@@ -80,33 +81,9 @@ impl OwnedObservation {
     }
 }
 
-/// Why a call has no usable answer.
-pub(crate) struct Failed {
-    trouble: Trouble,
-    pub(crate) reason: String,
-}
-
-impl Failed {
-    fn nonsense(reason: String) -> Self {
-        Self { trouble: Trouble::Nonsense, reason }
-    }
-}
-
-impl From<wasmtime::Error> for Failed {
-    fn from(error: wasmtime::Error) -> Self {
-        let trouble = match error.downcast_ref::<Trap>() {
-            Some(Trap::OutOfFuel | Trap::Interrupt) => Trouble::Timeout,
-            _ => Trouble::Trap,
-        };
-        // The first line: what follows is a backtrace of the plugin.
-        let reason = error.root_cause().to_string();
-        Self { trouble, reason: reason.lines().next().unwrap_or_default().to_owned() }
-    }
-}
-
 /// A slot's placement policy that runs in Wasm, with its built-in stand-in.
 pub struct WasmPlacement {
-    source: Arc<Source>,
+    source: Arc<Source<Builtin>>,
     generation: u64,
     plugin: Arc<Plugin>,
     live: Option<Live>,
@@ -116,7 +93,7 @@ pub struct WasmPlacement {
 }
 
 impl WasmPlacement {
-    pub(crate) fn new(source: Arc<Source>) -> Self {
+    pub(crate) fn new(source: Arc<Source<Builtin>>) -> Self {
         let (generation, plugin) = source.current();
         Self { source, generation, plugin, live: None, stand_in: None, history: VecDeque::new() }
     }
@@ -168,11 +145,7 @@ impl WasmPlacement {
 
     /// A fresh instance that was told the last requests.
     fn fresh(&self) -> Result<Live, Failed> {
-        let start = || {
-            self.plugin
-                .start()
-                .map_err(|e| Failed { trouble: Trouble::Start, reason: e.root_cause().to_string() })
-        };
+        let start = || self.plugin.start().map_err(|e| Failed::start(&e));
         let mut live = start()?;
         // What it cannot hear again it does without.
         match self.tell_again(&mut live) {
@@ -270,25 +243,12 @@ impl Placement for WasmPlacement {
     }
 }
 
-/// One call with its fuel and its deadline.
-pub(crate) fn run<R>(
-    plugin: &Plugin,
-    live: &mut Live,
-    call: impl FnOnce(&mut Live) -> Result<R, Failed>,
-) -> Result<R, Failed> {
-    live.store.set_fuel(CALL_FUEL).map_err(Failed::from)?;
-    live.store.set_epoch_deadline(CALL_TICKS);
-    live.store.data_mut().new_call();
-    let _watch = plugin.runtime().watch();
-    call(live)
-}
-
 fn wire_kept(kept: &[Kept]) -> Vec<wire::Kept> {
     let record = |k: &Kept| wire::Kept { position: k.position, age: k.age, hits: k.hits, bytes: k.bytes };
     kept.iter().map(record).collect()
 }
 
-fn context(live: &mut Live) -> (&super::world::Placement, StoreContextMut<'_, super::plugin::Instance>) {
+fn context(live: &mut Live) -> (&PlacementWorld, StoreContextMut<'_, super::plugin::Instance>) {
     (&live.world, wasmtime::AsContextMut::as_context_mut(&mut live.store))
 }
 

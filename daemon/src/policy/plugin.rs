@@ -4,30 +4,72 @@ use super::cache::Cache;
 use super::error::{MAX_COMPONENT_BYTES, PolicyError};
 use super::health::{Health, PolicyStatus};
 use super::runtime::{CALL_TICKS, Runtime, START_FUEL};
-use super::world::{Placement, PlacementPre};
+use super::world::{placement, power};
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use wasmtime::component::types::ComponentItem;
-use wasmtime::component::{Component, Linker};
+use wasmtime::component::{Component, InstancePre, Linker};
 use wasmtime::{ResourceLimiter, Store, StoreLimits};
 
-/// The functions of the world, as `policies/wit/1.0.0` has them.
-const EXPORTS: [(&str, &str); 3] = [
-    ("place", "place: func(request: place-request) -> list<u32>"),
-    ("evict", "evict: func(kept: list<kept>, incoming: u32) -> u32"),
-    ("observe", "observe: func(seen: observation)"),
-];
 const LOG: (&str, &str) = ("log", "log: func(level: u8, text: string)");
-/// Carries types only.
-const TYPES: &str = "tandem:policy/placement-types@1.0.0";
+
+/// A world of the contract in `policies/wit/1.0.0`.
+pub trait World: Sized + 'static {
+    /// Its name.
+    const NAME: &'static str;
+    /// The interface that carries its types, and nothing else.
+    const TYPES: &'static str;
+    /// Its functions: name and signature.
+    const EXPORTS: &'static [(&'static str, &'static str)];
+    /// A component whose imports are there, checked against the world.
+    type Pre: Send + Sync;
+
+    /// Checks types.
+    fn pre(linked: InstancePre<Instance>) -> wasmtime::Result<Self::Pre>;
+    /// Makes an instance.
+    fn instantiate(pre: &Self::Pre, store: &mut Store<Instance>) -> wasmtime::Result<Self>;
+}
+
+impl World for placement::Placement {
+    const NAME: &'static str = "placement";
+    const TYPES: &'static str = "tandem:policy/placement-types@1.0.0";
+    const EXPORTS: &'static [(&'static str, &'static str)] = &[
+        ("place", "place: func(request: place-request) -> list<u32>"),
+        ("evict", "evict: func(kept: list<kept>, incoming: u32) -> u32"),
+        ("observe", "observe: func(seen: observation)"),
+    ];
+    type Pre = placement::PlacementPre<Instance>;
+
+    fn pre(linked: InstancePre<Instance>) -> wasmtime::Result<Self::Pre> {
+        placement::PlacementPre::new(linked)
+    }
+    fn instantiate(pre: &Self::Pre, store: &mut Store<Instance>) -> wasmtime::Result<Self> {
+        pre.instantiate(store)
+    }
+}
+
+impl World for power::Power {
+    const NAME: &'static str = "power";
+    const TYPES: &'static str = "tandem:policy/power-types@1.0.0";
+    const EXPORTS: &'static [(&'static str, &'static str)] =
+        &[("event", "event: func(event: power-event) -> power-decision")];
+    type Pre = power::PowerPre<Instance>;
+
+    fn pre(linked: InstancePre<Instance>) -> wasmtime::Result<Self::Pre> {
+        power::PowerPre::new(linked)
+    }
+    fn instantiate(pre: &Self::Pre, store: &mut Store<Instance>) -> wasmtime::Result<Self> {
+        pre.instantiate(store)
+    }
+}
 
 /// Longest log line taken from a plugin, in bytes, and most lines a call.
 const LOG_BYTES: usize = 256;
 const LOG_LINES: u32 = 4;
 
 /// What belongs to one instance.
-pub(crate) struct Instance {
+pub struct Instance {
     limits: Limits,
     name: Arc<str>,
     log_lines: u32,
@@ -93,26 +135,26 @@ impl Drop for Limits {
 }
 
 /// An instance and its store; after a trap neither is used again.
-pub(crate) struct Live {
+pub(crate) struct Live<W = placement::Placement> {
     pub(crate) store: Store<Instance>,
-    pub(crate) world: Placement,
+    pub(crate) world: W,
 }
 
-/// A compiled policy.
-pub struct Plugin {
+/// A compiled policy of a world: where state is saved, or when power votes go.
+pub struct Plugin<W: World = placement::Placement> {
     name: Arc<str>,
     runtime: Runtime,
-    pre: PlacementPre<Instance>,
+    pre: W::Pre,
     pub(crate) health: Arc<Health>,
 }
 
-impl std::fmt::Debug for Plugin {
+impl<W: World> std::fmt::Debug for Plugin<W> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Plugin").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-impl Plugin {
+impl<W: World> Plugin<W> {
     /// Reads and compiles a component file, and makes one instance to see that it starts.
     pub fn open(runtime: &Runtime, path: &Path) -> Result<Self, PolicyError> {
         let bytes = read(path)?;
@@ -150,8 +192,8 @@ impl Plugin {
                 component
             }
         };
-        check_names(runtime, path, &component)?;
-        let pre = linked(runtime, path, &component)?;
+        check_names::<W>(runtime, path, &component)?;
+        let pre = linked::<W>(runtime, path, &component)?;
         let plugin = Self { name: name.into(), runtime: runtime.clone(), pre, health: Arc::default() };
         plugin.start().map_err(|e| PolicyError::Start { path: path.into(), reason: format!("{e:#}") })?;
         Ok(plugin)
@@ -172,7 +214,7 @@ impl Plugin {
     }
 
     /// Makes a fresh instance.
-    pub(crate) fn start(&self) -> wasmtime::Result<Live> {
+    pub(crate) fn start(&self) -> wasmtime::Result<Live<W>> {
         let limits = Limits { inner: Runtime::limits(), health: self.health.clone(), bytes: 0 };
         let state = Instance { limits, name: self.name.clone(), log_lines: 0 };
         let mut store = Store::new(self.runtime.engine(), state);
@@ -180,7 +222,7 @@ impl Plugin {
         store.set_fuel(START_FUEL)?;
         store.set_epoch_deadline(CALL_TICKS);
         let _watch = self.runtime.watch();
-        let world = self.pre.instantiate(&mut store)?;
+        let world = W::instantiate(&self.pre, &mut store)?;
         Ok(Live { store, world })
     }
 }
@@ -220,43 +262,39 @@ fn check_bytes(path: &Path, bytes: &[u8]) -> Result<(), PolicyError> {
 }
 
 /// Imports and exports by name; types are checked when linking.
-fn check_names(runtime: &Runtime, path: &Path, component: &Component) -> Result<(), PolicyError> {
+fn check_names<W: World>(runtime: &Runtime, path: &Path, component: &Component) -> Result<(), PolicyError> {
     let engine = runtime.engine();
     let kind = component.component_type();
     for (name, item) in kind.imports(engine) {
         let offered = match &item.ty {
-            ComponentItem::ComponentInstance(_) => name == TYPES,
+            ComponentItem::ComponentInstance(_) => name == W::TYPES,
             ComponentItem::ComponentFunc(_) => name == LOG.0,
             _ => false,
         };
         if !offered {
-            return Err(PolicyError::Import { path: path.into(), import: name.to_owned() });
+            return Err(PolicyError::Import { path: path.into(), world: W::NAME, import: name.to_owned() });
         }
     }
-    for (name, signature) in EXPORTS {
+    for &(name, signature) in W::EXPORTS {
         match kind.get_export(engine, name).map(|item| item.ty) {
             Some(ComponentItem::ComponentFunc(_)) => {}
             Some(_) => {
                 let reason = format!("its export `{name}` is not a function");
-                return Err(PolicyError::Type { path: path.into(), reason, signature });
+                return Err(PolicyError::Type { path: path.into(), world: W::NAME, reason, signature });
             }
-            None => return Err(PolicyError::MissingExport { path: path.into(), signature }),
+            None => return Err(PolicyError::MissingExport { path: path.into(), world: W::NAME, signature }),
         }
     }
     Ok(())
 }
 
-fn linked(
-    runtime: &Runtime,
-    path: &Path,
-    component: &Component,
-) -> Result<PlacementPre<Instance>, PolicyError> {
+fn linked<W: World>(runtime: &Runtime, path: &Path, component: &Component) -> Result<W::Pre, PolicyError> {
     let mut linker: Linker<Instance> = Linker::new(runtime.engine());
     let mismatch = |e: &wasmtime::Error| {
         let reason = format!("{e:#}");
-        let named = EXPORTS.iter().chain([&LOG]).find(|(name, _)| reason.contains(&format!("`{name}`")));
+        let named = W::EXPORTS.iter().chain([&LOG]).find(|(name, _)| reason.contains(&format!("`{name}`")));
         let signature = named.map_or("the world's types", |(_, signature)| signature);
-        PolicyError::Type { path: path.into(), reason, signature }
+        PolicyError::Type { path: path.into(), world: W::NAME, reason, signature }
     };
     linker
         .root()
@@ -266,7 +304,7 @@ fn linked(
         })
         .map_err(|e| mismatch(&e))?;
     let pre = linker.instantiate_pre(component).map_err(|e| mismatch(&e))?;
-    PlacementPre::new(pre).map_err(|e| mismatch(&e))
+    W::pre(pre).map_err(|e| mismatch(&e))
 }
 
 fn log(instance: &mut Instance, level: u8, text: &str) {

@@ -1,5 +1,7 @@
 //! The gate between submission and release: one lock, under which votes change.
 
+use super::meter::Stretch;
+use std::ops::DerefMut;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tandem_policy::PowerEventKind;
@@ -71,18 +73,31 @@ pub(crate) struct Entry {
     pub(crate) took_us: u64,
 }
 
-/// What the lock guards.
+/// The device's power handler, as far as there is one.
 #[derive(Default)]
-pub(crate) struct State {
-    power: Option<Arc<dyn Power>>,
+enum Handler {
+    /// No device, or one without votes.
+    #[default]
+    None,
+    Here(Arc<dyn Power>),
+    /// The session is gone and its votes with it; nothing is asked of it any more.
+    Lost,
+}
+
+/// What the lock of a [`Gate`] guards.
+#[derive(Default)]
+pub struct State {
+    handler: Handler,
     totals: Totals,
     since: u64,
     busy: bool,
     pub(crate) expected: bool,
     pub(crate) quit: bool,
-    pub(crate) events: std::collections::VecDeque<PowerEventKind>,
+    /// What happened, and when.
+    pub(crate) events: std::collections::VecDeque<(PowerEventKind, u64)>,
     pub(crate) entries: Vec<Entry>,
-    pub(crate) lost_entries: u64,
+    /// Changes of the votes that the vote log lacks.
+    pub(crate) unlogged: u64,
     /// Settings that were read again; the power thread takes them.
     pub(crate) settings: Option<super::manager::Settings>,
 }
@@ -90,14 +105,62 @@ pub(crate) struct State {
 /// Counts suspend, in milliseconds.
 pub(crate) type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
 
-/// See the module.
-pub struct Gate {
+/// The lock of a gate and the bell beside it. There is one in the daemon, [`SystemLock`]; a model
+/// checker puts its own in place, so that the very code of the gate is explored.
+pub trait Lock: Send + Sync {
+    /// Holds the lock.
+    type Guard<'a>: DerefMut<Target = State>
+    where
+        Self: 'a;
+
+    /// Guards the state.
+    fn new(state: State) -> Self;
+    /// Takes the lock.
+    fn lock(&self) -> Self::Guard<'_>;
+    /// Lets go of the lock until the bell rings, at most `limit`.
+    fn wait<'a>(&'a self, guard: Self::Guard<'a>, limit: Option<Duration>) -> Self::Guard<'a>;
+    /// Rings the bell.
+    fn notify(&self);
+}
+
+/// The system's mutex and condition variable.
+#[derive(Default)]
+pub struct SystemLock {
     state: Mutex<State>,
     changed: Condvar,
+}
+
+// A state is changed by code that does not panic half way: what a panic elsewhere left is good.
+impl Lock for SystemLock {
+    type Guard<'a> = MutexGuard<'a, State>;
+
+    fn new(state: State) -> Self {
+        SystemLock { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&'a self, state: MutexGuard<'a, State>, limit: Option<Duration>) -> MutexGuard<'a, State> {
+        match limit {
+            None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Some(limit) => self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0,
+        }
+    }
+
+    fn notify(&self) {
+        self.changed.notify_one();
+    }
+}
+
+/// See the module.
+pub struct Gate<L: Lock = SystemLock> {
+    lock: L,
     clock: Clock,
 }
 
-impl std::fmt::Debug for Gate {
+impl<L: Lock> std::fmt::Debug for Gate<L> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Gate").field("totals", &self.totals()).finish_non_exhaustive()
     }
@@ -106,11 +169,18 @@ impl std::fmt::Debug for Gate {
 impl Gate {
     /// A gate without a device. `clock` gives milliseconds and counts suspend.
     pub fn new(clock: Box<dyn Fn() -> u64 + Send + Sync>) -> Self {
-        Gate { state: Mutex::default(), changed: Condvar::new(), clock }
+        Gate::with_lock(clock)
+    }
+}
+
+impl<L: Lock> Gate<L> {
+    /// As [`Gate::new`], with a lock of another kind.
+    pub fn with_lock(clock: Box<dyn Fn() -> u64 + Send + Sync>) -> Self {
+        Gate { lock: L::new(State::default()), clock }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> L::Guard<'_> {
+        self.lock.lock()
     }
 
     pub(crate) fn now(&self) -> u64 {
@@ -118,44 +188,55 @@ impl Gate {
     }
 
     /// Waits for something new, at most `limit`.
-    pub(crate) fn wait<'a>(
-        &self,
-        state: MutexGuard<'a, State>,
-        limit: Option<Duration>,
-    ) -> MutexGuard<'a, State> {
-        match limit {
-            None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-            Some(limit) => self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0,
-        }
+    pub(crate) fn wait<'a>(&'a self, state: L::Guard<'a>, limit: Option<Duration>) -> L::Guard<'a> {
+        self.lock.wait(state, limit)
     }
 
     pub(crate) fn notify(&self) {
-        self.changed.notify_one();
+        self.lock.notify();
     }
 
     /// Takes a device's power handler, in place of the one before, and raises its votes.
     pub fn attach(&self, power: Arc<dyn Power>) -> Result<(), DeviceError> {
         let mut state = self.lock();
-        if state.power.is_none() {
-            state.since = self.now();
-            state.event(PowerEventKind::STARTED);
-        }
-        state.power = Some(power);
+        let now = self.now();
+        state.account(now);
+        state.handler = Handler::Here(power);
         state.totals.in_flight = 0;
+        state.event(PowerEventKind::STARTED, now);
         let raised = self.apply(&mut state, true, Reason::Start);
         drop(state);
         self.notify();
         raised
     }
 
-    /// Whether a device with votes is there.
+    /// Whether a device with votes is there, or was until its session was lost.
     pub fn is_attached(&self) -> bool {
-        self.lock().power.is_some()
+        !matches!(self.lock().handler, Handler::None)
+    }
+
+    /// The device's session is gone: it holds no votes, and none are asked of it until
+    /// [`Gate::attach`]. Nothing where there was no device with votes.
+    pub fn lose(&self) {
+        let mut state = self.lock();
+        let now = self.now();
+        state.lose(now);
+    }
+
+    /// There is no device with votes any more.
+    pub fn detach(&self) {
+        let mut state = self.lock();
+        let now = self.now();
+        state.lose(now);
+        state.handler = Handler::None;
     }
 
     /// Before a batch is submitted: votes are back when this returns, and stay until [`Gate::leave`].
     pub fn enter(&self) -> Result<(), DeviceError> {
         let mut state = self.lock();
+        if matches!(state.handler, Handler::Lost) {
+            return Err(DeviceError::Lost("its power votes went with the session".into()));
+        }
         if !state.totals.held {
             self.apply(&mut state, true, Reason::Batch)?;
             state.totals.wakeups += 1;
@@ -187,13 +268,14 @@ impl Gate {
         }
         self.apply(&mut state, false, reason)?;
         state.totals.releases += 1;
-        state.event(PowerEventKind::RELEASED);
+        let now = self.now();
+        state.event(PowerEventKind::RELEASED, now);
         Ok(true)
     }
 
     /// Raises the votes for a request that was announced.
     pub(crate) fn raise(&self, state: &mut State) -> Result<(), DeviceError> {
-        if !state.totals.held && state.power.is_some() {
+        if !state.totals.held && state.is_here() {
             self.apply(state, true, Reason::Request)?;
             state.totals.wakeups += 1;
         }
@@ -204,15 +286,16 @@ impl Gate {
     pub(crate) fn set_busy(&self, busy: bool) {
         let mut state = self.lock();
         let expected = std::mem::take(&mut state.expected);
-        if state.power.is_none() || (state.busy == busy && !expected) {
+        if !state.is_here() || (state.busy == busy && !expected) {
             return;
         }
+        let now = self.now();
         // A request that was announced and then refused: the idle time begins again.
         if !state.busy && (busy || expected) {
-            state.event(PowerEventKind::SUBMITTED);
+            state.event(PowerEventKind::SUBMITTED, now);
         }
         if !busy && (state.busy || expected) {
-            state.event(PowerEventKind::IDLE);
+            state.event(PowerEventKind::IDLE, now);
         }
         state.busy = busy;
         drop(state);
@@ -222,7 +305,7 @@ impl Gate {
     /// A request is on its way.
     pub(crate) fn expect(&self) {
         let mut state = self.lock();
-        if state.power.is_none() {
+        if !state.is_here() {
             return;
         }
         state.expected = true;
@@ -242,24 +325,30 @@ impl Gate {
     }
 
     fn apply(&self, state: &mut State, held: bool, reason: Reason) -> Result<(), DeviceError> {
-        let Some(power) = state.power.clone() else { return Ok(()) };
+        let Handler::Here(power) = &state.handler else { return Ok(()) };
+        let power = Arc::clone(power);
         let began = std::time::Instant::now();
         let applied = power.apply(if held { &Votes::HELD } else { &Votes::RELEASED });
         let took_us = began.elapsed().as_micros() as u64;
         let boot_ms = self.now();
         state.account(boot_ms);
-        // A session that is gone holds no votes, whatever was asked.
-        state.totals.held = held && applied.is_ok();
+        match &applied {
+            Ok(()) => state.totals.held = held,
+            // A session that is gone holds no votes, whatever was asked.
+            Err(DeviceError::Lost(_)) => state.lose(boot_ms),
+            Err(_) => state.totals.held &= held,
+        }
         if held {
             state.totals.slowest_restore_us = state.totals.slowest_restore_us.max(took_us);
             if applied.is_ok() && reason != Reason::Start {
-                state.event(PowerEventKind::RESTORED);
+                state.event(PowerEventKind::RESTORED, boot_ms);
             }
         }
         if state.entries.len() < ENTRIES {
-            state.entries.push(Entry { boot_ms, held: state.totals.held, reason, took_us });
+            let held = state.totals.held;
+            state.entries.push(Entry { boot_ms, held, reason, took_us });
         } else {
-            state.lost_entries += 1;
+            state.unlogged += 1;
         }
         self.notify();
         applied
@@ -267,18 +356,40 @@ impl Gate {
 }
 
 impl State {
-    fn event(&mut self, kind: PowerEventKind) {
+    fn is_here(&self) -> bool {
+        matches!(self.handler, Handler::Here(_))
+    }
+
+    /// Whether the session is gone and no other took its place.
+    pub(crate) fn is_lost(&self) -> bool {
+        matches!(self.handler, Handler::Lost)
+    }
+
+    fn lose(&mut self, now: u64) {
+        if !self.is_here() {
+            return;
+        }
+        self.account(now);
+        self.handler = Handler::Lost;
+        self.totals.held = false;
+        self.totals.in_flight = 0;
+        (self.busy, self.expected) = (false, false);
+        // The policy hears of the next session's start.
+        self.events.clear();
+    }
+
+    fn event(&mut self, kind: PowerEventKind, now: u64) {
         if self.events.len() == EVENTS {
             self.events.pop_front();
         }
-        self.events.push_back(kind);
+        self.events.push_back((kind, now));
     }
 
     fn account(&mut self, now: u64) {
         let passed = now.saturating_sub(std::mem::replace(&mut self.since, now));
         if self.totals.held {
             self.totals.held_ms += passed;
-        } else if self.power.is_some() {
+        } else if self.is_here() {
             self.totals.released_ms += passed;
         }
     }
@@ -286,6 +397,16 @@ impl State {
     /// Batches counted so far: what a decision rests on.
     pub(crate) fn batches(&self) -> u64 {
         self.totals.batches
+    }
+
+    /// What the device is about; `None` without one that has votes.
+    pub(crate) fn stretch(&self) -> Option<Stretch> {
+        match (self.is_here(), self.busy || self.totals.in_flight > 0, self.totals.held) {
+            (false, ..) => None,
+            (true, true, _) => Some(Stretch::Busy),
+            (true, false, true) => Some(Stretch::Held),
+            (true, false, false) => Some(Stretch::Released),
+        }
     }
 
     pub(crate) fn slowest_restore_us(&self) -> u64 {

@@ -21,6 +21,14 @@ impl Gated {
         gate.attach(power)?;
         Ok(Box::new(Gated { device, gate: Arc::clone(gate), in_flight: BTreeSet::new() }))
     }
+
+    /// Tells the gate of a session that is lost, so that no votes are asked of it any more.
+    fn heard<T>(&self, done: Result<T, DeviceError>) -> Result<T, DeviceError> {
+        if let Err(DeviceError::Lost(_)) = &done {
+            self.gate.lose();
+        }
+        done
+    }
 }
 
 impl Device for Gated {
@@ -29,23 +37,28 @@ impl Device for Gated {
     }
 
     fn create(&mut self, bytes: u64) -> Result<BufferId, DeviceError> {
-        self.device.create(bytes)
+        let done = self.device.create(bytes);
+        self.heard(done)
     }
 
     fn import(&mut self, region: Region) -> Result<BufferId, DeviceError> {
-        self.device.import(region)
+        let done = self.device.import(region);
+        self.heard(done)
     }
 
     fn destroy(&mut self, buffer: BufferId) -> Result<(), DeviceError> {
-        self.device.destroy(buffer)
+        let done = self.device.destroy(buffer);
+        self.heard(done)
     }
 
     fn write(&mut self, buffer: BufferId, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
-        self.device.write(buffer, offset, bytes)
+        let done = self.device.write(buffer, offset, bytes);
+        self.heard(done)
     }
 
     fn read(&mut self, buffer: BufferId, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        self.device.read(buffer, offset, bytes)
+        let done = self.device.read(buffer, offset, bytes);
+        self.heard(done)
     }
 
     fn submit(&mut self, program: &Program) -> Result<Ticket, DeviceError> {
@@ -55,9 +68,9 @@ impl Device for Gated {
                 self.in_flight.insert(ticket);
                 Ok(ticket)
             }
-            Err(error) => {
+            refused => {
                 self.gate.leave();
-                Err(error)
+                self.heard(refused)
             }
         }
     }
@@ -68,7 +81,7 @@ impl Device for Gated {
         if self.in_flight.remove(&ticket) {
             self.gate.leave();
         }
-        done
+        self.heard(done)
     }
 
     fn used(&self) -> u64 {
@@ -86,8 +99,7 @@ impl Device for Gated {
 
 impl Drop for Gated {
     fn drop(&mut self) {
-        for _ in 0..self.in_flight.len() {
-            self.gate.leave();
-        }
+        // The device goes next, and with it its votes.
+        self.gate.lose();
     }
 }

@@ -13,7 +13,9 @@
 mod gate;
 mod gated;
 mod manager;
+mod meter;
 
-pub use gate::{Gate, Reason, Totals};
+pub use gate::{Gate, Lock, Reason, State, SystemLock, Totals};
 pub use gated::Gated;
 pub use manager::{Handle, Manager, Options};
+pub use meter::{Account, Collapses, Ledger, Meters, Reading, Stretch};

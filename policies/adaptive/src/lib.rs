@@ -7,7 +7,7 @@
 //! of habit costs at most five times hindsight's price.
 #![no_std]
 
-use tandem_policy::{Power, PowerAction, PowerDecision, PowerEvent, PowerEventKind};
+use tandem_policy::{PauseClock, Power, PowerDecision, PowerEvent, PowerEventKind};
 
 /// Break-even time where the host knows nothing of costs: the paper's timer.
 const UNKNOWN_MS: u64 = 3000;
@@ -24,13 +24,13 @@ const TRUST: u64 = 4;
 pub struct Adaptive {
     pauses: [u32; REMEMBERED],
     seen: usize,
-    idle_since: Option<u64>,
+    pause: PauseClock,
     timeout: u64,
 }
 
 impl Default for Adaptive {
     fn default() -> Self {
-        Self { pauses: [0; REMEMBERED], seen: 0, idle_since: None, timeout: UNKNOWN_MS }
+        Self { pauses: [0; REMEMBERED], seen: 0, pause: PauseClock::default(), timeout: UNKNOWN_MS }
     }
 }
 
@@ -85,27 +85,13 @@ impl Adaptive {
 
 impl Power for Adaptive {
     fn event(&mut self, event: &PowerEvent) -> PowerDecision {
-        match event.kind {
-            PowerEventKind::SUBMITTED => {
-                if let Some(since) = self.idle_since.take() {
-                    self.remember(event.now.saturating_sub(since));
-                }
-            }
-            PowerEventKind::STARTED | PowerEventKind::IDLE => {
-                self.idle_since = Some(event.now);
-                self.timeout = self.choose(break_even(event));
-            }
-            _ => {}
+        if let Some(pause) = self.pause.note(event) {
+            self.remember(pause);
         }
-        let Some(since) = self.idle_since else { return PowerDecision::default() };
-        if event.kind == PowerEventKind::RELEASED {
-            return PowerDecision::default();
+        if matches!(event.kind, PowerEventKind::STARTED | PowerEventKind::IDLE) {
+            self.timeout = self.choose(break_even(event));
         }
-        match self.timeout.checked_sub(event.now.saturating_sub(since)) {
-            None | Some(0) => PowerDecision { action: PowerAction::RELEASE, wake_after: 0 },
-            // At most four minutes (the greatest break-even time, four times).
-            Some(left) => PowerDecision { action: PowerAction::HOLD, wake_after: left as u32 },
-        }
+        self.pause.decide(event, self.timeout)
     }
 }
 
@@ -114,6 +100,7 @@ tandem_policy::export_power!(Adaptive);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tandem_policy::PowerAction;
 
     /// A restore that keeps a request waiting 20 ms: two seconds of held votes.
     fn event(kind: PowerEventKind, now: u64) -> PowerEvent {

@@ -1,8 +1,7 @@
 //! The policies that come with Tandem, by name.
 //!
-//! Each placement policy is one source compiled twice: natively, which the simulator runs and
-//! the daemon falls back to, and to the Wasm component that the daemon loads. Power policies run
-//! natively.
+//! Each is one source compiled twice: natively, which the simulator runs and the daemon falls
+//! back to, and to the Wasm component that the daemon loads.
 
 use tandem_policy::{Placement, Power};
 
@@ -68,6 +67,8 @@ pub struct BuiltinPower {
     pub summary: &'static str,
     /// Makes one, natively compiled.
     pub native: fn() -> Box<dyn Power + Send>,
+    /// The Wasm component, built from the same source by `cargo xtask policies`.
+    pub component: &'static [u8],
 }
 
 /// All of them, the default first.
@@ -76,11 +77,13 @@ pub const POWERS: &[BuiltinPower] = &[
         name: "idle-timer",
         summary: "drops the votes after three seconds without work (the paper's rule)",
         native: || Box::new(tandem_policy_idle_timer::IdleTimer::default()),
+        component: include_bytes!("../../built/idle-timer.wasm"),
     },
     BuiltinPower {
         name: "adaptive",
         summary: "rent or buy: the timeout that would have cost least over the pauses seen",
         native: || Box::new(tandem_policy_adaptive::Adaptive::default()),
+        component: include_bytes!("../../built/adaptive.wasm"),
     },
 ];
 
@@ -107,5 +110,10 @@ mod tests {
             assert!(placement(p.name).is_some());
         }
         assert!(placement("no-such-policy").is_none());
+        for p in POWERS {
+            assert_eq!(POWERS.iter().filter(|q| q.name == p.name).count(), 1);
+            assert!(power(p.name).is_some());
+        }
+        assert!(power("anchor").is_none());
     }
 }

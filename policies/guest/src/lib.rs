@@ -43,7 +43,7 @@ pub use placement::{
     Boundary, BoundaryKind, Cost, Kept, Observation, PlaceRequest, Placement, least_recently_used,
 };
 pub use positions::Positions;
-pub use power::{Power, PowerAction, PowerDecision, PowerEvent, PowerEventKind};
+pub use power::{PauseClock, Power, PowerAction, PowerDecision, PowerEvent, PowerEventKind};
 
 /// Most boundaries that a request carries.
 pub const MAX_BOUNDARIES: usize = 4096;

@@ -69,3 +69,40 @@ pub trait Power {
     /// Asked at every event. A release is only heeded while nothing is queued or running.
     fn event(&mut self, event: &PowerEvent) -> PowerDecision;
 }
+
+/// The clock of a pause, for policies that release after a timeout.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PauseClock {
+    since: Option<u64>,
+}
+
+impl PauseClock {
+    /// Takes note of an event. The length of the pause that it ends, in milliseconds.
+    pub fn note(&mut self, event: &PowerEvent) -> Option<u64> {
+        match event.kind {
+            PowerEventKind::SUBMITTED => {
+                return self.since.take().map(|since| event.now.saturating_sub(since));
+            }
+            PowerEventKind::STARTED | PowerEventKind::IDLE => self.since = Some(event.now),
+            _ => {}
+        }
+        None
+    }
+
+    /// What follows from a timeout of so many milliseconds after the pause began. Nothing is
+    /// asked for outside of a pause, nor after the release.
+    #[must_use]
+    pub fn decide(&self, event: &PowerEvent, timeout: u64) -> PowerDecision {
+        let Some(since) = self.since else { return PowerDecision::default() };
+        if event.kind == PowerEventKind::RELEASED {
+            return PowerDecision::default();
+        }
+        match timeout.checked_sub(event.now.saturating_sub(since)) {
+            None | Some(0) => PowerDecision { action: PowerAction::RELEASE, wake_after: 0 },
+            Some(left) => PowerDecision {
+                action: PowerAction::HOLD,
+                wake_after: u32::try_from(left).unwrap_or(u32::MAX),
+            },
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! `idle-timer`, the paper's rule: the votes go when nothing ran for three seconds.
 #![no_std]
 
-use tandem_policy::{Power, PowerAction, PowerDecision, PowerEvent, PowerEventKind};
+use tandem_policy::{PauseClock, Power, PowerDecision, PowerEvent};
 
 /// Idle milliseconds after which the votes are dropped.
 pub const TIMEOUT_MS: u32 = 3000;
@@ -9,26 +9,13 @@ pub const TIMEOUT_MS: u32 = 3000;
 /// Releases after [`TIMEOUT_MS`] without work.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IdleTimer {
-    idle_since: Option<u64>,
+    pause: PauseClock,
 }
 
 impl Power for IdleTimer {
     fn event(&mut self, event: &PowerEvent) -> PowerDecision {
-        match event.kind {
-            PowerEventKind::SUBMITTED => self.idle_since = None,
-            PowerEventKind::STARTED | PowerEventKind::IDLE => self.idle_since = Some(event.now),
-            _ => {}
-        }
-        let Some(since) = self.idle_since else { return PowerDecision::default() };
-        if event.kind == PowerEventKind::RELEASED {
-            return PowerDecision::default();
-        }
-        let waited = event.now.saturating_sub(since);
-        match u64::from(TIMEOUT_MS).checked_sub(waited) {
-            None | Some(0) => PowerDecision { action: PowerAction::RELEASE, wake_after: 0 },
-            // At most TIMEOUT_MS, so it fits.
-            Some(left) => PowerDecision { action: PowerAction::HOLD, wake_after: left as u32 },
-        }
+        self.pause.note(event);
+        self.pause.decide(event, u64::from(TIMEOUT_MS))
     }
 }
 
@@ -37,6 +24,7 @@ tandem_policy::export_power!(IdleTimer);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tandem_policy::{PowerAction, PowerEventKind};
 
     fn event(kind: PowerEventKind, now: u64) -> PowerEvent {
         PowerEvent {

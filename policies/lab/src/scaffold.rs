@@ -21,7 +21,17 @@ const CONTRACT: &[(&str, &str)] = &[
 pub const WIT: &str = include_str!("../../wit/1.0.0/tandem-policy.wit");
 
 const GUEST_MANIFEST: &str = include_str!("../../guest/Cargo.toml");
-const POLICY: &str = include_str!("../template/lib.rs");
+const PLACEMENT: &str = include_str!("../template/lib.rs");
+const POWER: &str = include_str!("../template/power.rs");
+
+/// Which kind of policy a new crate holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Where recurrent state is saved.
+    Placement,
+    /// When power votes go.
+    Power,
+}
 
 /// Why no crate was made.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +61,7 @@ pub enum ScaffoldError {
 }
 
 /// Writes the crate `name` into `folder`, which must not exist.
-pub fn scaffold(name: &str, folder: &Path) -> Result<(), ScaffoldError> {
+pub fn scaffold(name: &str, folder: &Path, kind: Kind) -> Result<(), ScaffoldError> {
     let letters = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if !name.starts_with(|c: char| c.is_ascii_lowercase()) || !name.chars().all(letters) || name.len() > 64 {
         return Err(ScaffoldError::Name { name: name.to_owned() });
@@ -59,16 +69,21 @@ pub fn scaffold(name: &str, folder: &Path) -> Result<(), ScaffoldError> {
     if folder.exists() {
         return Err(ScaffoldError::Exists { path: folder.into() });
     }
+    let (policy, features) = match kind {
+        Kind::Placement => (PLACEMENT, ""),
+        // A component must not import the other world's types.
+        Kind::Power => (POWER, ", default-features = false, features = [\"power\"]"),
+    };
     let manifest = format!(
         "[package]\nname = \"{name}\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n\
          # Its own workspace, wherever it lies.\n[workspace]\n\n\
-         [dependencies]\ntandem-policy = {{ path = \"contract/guest\" }}\n"
+         [dependencies]\ntandem-policy = {{ path = \"contract/guest\"{features} }}\n"
     );
     let ignore = "/target\n/*.wasm\n";
     let own = [
         ("Cargo.toml", manifest),
         (".gitignore", ignore.to_owned()),
-        ("src/lib.rs", POLICY.replace("NAME", name)),
+        ("src/lib.rs", policy.replace("NAME", name)),
         ("contract/guest/Cargo.toml", guest_manifest()),
     ];
     let contract = CONTRACT.iter().map(|&(path, text)| (path, text.to_owned()));
@@ -137,8 +152,11 @@ mod tests {
     fn a_name_that_is_no_crates_or_a_folder_in_use_is_refused() {
         let somewhere = Path::new("/nonexistent/x");
         for name in ["", "9lives", "Upper", "a b", "../up", "x\"y"] {
-            assert!(matches!(scaffold(name, somewhere), Err(ScaffoldError::Name { .. })), "{name}");
+            assert!(
+                matches!(scaffold(name, somewhere, Kind::Placement), Err(ScaffoldError::Name { .. })),
+                "{name}"
+            );
         }
-        assert!(matches!(scaffold("fine", Path::new("/")), Err(ScaffoldError::Exists { .. })));
+        assert!(matches!(scaffold("fine", Path::new("/"), Kind::Power), Err(ScaffoldError::Exists { .. })));
     }
 }

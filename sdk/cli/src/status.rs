@@ -113,7 +113,7 @@ fn power_words(power: &Value) -> String {
         return "the device has no votes to release".into();
     }
     let seconds = |key: &str| number(&power[key]) as f64 / 1000.0;
-    format!(
+    let mut words = format!(
         "votes {} by {}{}; held {:.1} s, released {:.1} s, {} wake-ups",
         text(&power["votes"]),
         text(&power["policy"]),
@@ -121,7 +121,38 @@ fn power_words(power: &Value) -> String {
         seconds("held_ms"),
         seconds("released_ms"),
         number(&power["wakeups"]),
-    )
+    );
+    if let Some(step) = power["energy"]["step_microjoules"].as_u64() {
+        words.push_str(&format!(", {:.2} J a step", step as f64 / 1e6));
+    }
+    if let Some(times) = power["collapses"]["count"].as_u64() {
+        let ms = number(&power["collapses"]["ms"]);
+        words.push_str(&format!("; collapsed {times} times, {:.1} s", ms as f64 / 1000.0));
+    }
+    if number(&power["unlogged"]) > 0 {
+        words.push_str(&format!("; the vote log lacks {} changes", number(&power["unlogged"])));
+    }
+    words
+}
+
+/// What befell the device's sessions; nothing where nothing did.
+fn session_words(session: &Value) -> Vec<String> {
+    let mut words = Vec::new();
+    let why = text(&session["last_loss"]);
+    match session["state"].as_str() {
+        Some("rebuilding") => words.push(format!("LOST, another session is being made: {why}")),
+        Some("down") => words.push(format!("DOWN, requests are refused while it is tried on: {why}")),
+        _ => {}
+    }
+    if !session["fallback"].is_null() {
+        let (wanted, why) = (text(&session["wanted"]), text(&session["fallback"]));
+        words.push(format!("instead of {wanted}, which cannot be had: {why}"));
+    }
+    if number(&session["lost"]) > 0 {
+        let (lost, rebuilt) = (number(&session["lost"]), number(&session["rebuilt"]));
+        words.push(format!("{lost} sessions lost, {rebuilt} made again; the last: {why}"));
+    }
+    words
 }
 
 /// The status in a person's words.
@@ -155,6 +186,9 @@ pub(crate) fn words(status: &Value) -> String {
     );
     let device = &status["device"];
     line("device", format!("{} ({})", text(&device["name"]), text(&device["detail"])));
+    for session in session_words(&status["session"]) {
+        line("", session);
+    }
     line("policy", text(&status["placement"]));
     for policy in status["policies"].as_array().into_iter().flatten() {
         line("", policy_words(policy));
@@ -234,6 +268,31 @@ mod tests {
         assert_eq!(bytes(8 << 30), "8.0 GiB");
         assert_eq!(duration(59), "59 s");
         assert_eq!(duration(3725), "1 h 2 min");
+    }
+
+    #[test]
+    fn what_befell_the_device_is_told() {
+        let quiet = json!({"session": {"wanted": "cpu", "state": "up", "lost": 0, "fallback": null}});
+        assert!(!words(&quiet).contains("session"), "{}", words(&quiet));
+        let session = json!({"wanted": "emulator", "state": "up", "lost": 3, "rebuilt": 3, "last_loss": "it hung", "fallback": "it died"});
+        let told = words(&json!({ "session": session }));
+        assert!(told.contains("instead of emulator, which cannot be had: it died"), "{told}");
+        assert!(told.contains("3 sessions lost, 3 made again; the last: it hung"), "{told}");
+        let down = json!({"session": {"state": "down", "last_loss": "no answer"}});
+        assert!(words(&down).contains("DOWN, requests are refused while it is tried on: no answer"));
+    }
+
+    #[test]
+    fn energy_and_a_vote_log_with_gaps_are_told_where_known() {
+        let known = json!({"votes": "held", "policy": "adaptive", "unlogged": 3, "collapses": {"count": 2, "ms": 1500},
+            "energy": {"step_microjoules": 1_250_000}});
+        let told = power_words(&known);
+        assert!(
+            told.ends_with("1.25 J a step; collapsed 2 times, 1.5 s; the vote log lacks 3 changes"),
+            "{told}"
+        );
+        let unknown = json!({"votes": "held", "unlogged": 0, "collapses": null, "energy": null});
+        assert!(power_words(&unknown).ends_with("0 wake-ups"));
     }
 
     #[test]

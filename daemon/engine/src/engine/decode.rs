@@ -8,16 +8,25 @@ use crate::request::{EngineError, Event, JobId};
 use crate::state::State;
 use std::sync::Arc;
 use std::time::Instant;
-use tandem_program::DeviceError;
+
+/// The error of a pass, for another of its requests.
+fn again(error: &EngineError) -> EngineError {
+    match error {
+        EngineError::Device(error) => EngineError::Device(error.clone()),
+        EngineError::StateBudget { budget, state, in_use } => {
+            EngineError::StateBudget { budget: *budget, state: *state, in_use: *in_use }
+        }
+        // A decode pass meets no other.
+        _ => EngineError::Fault,
+    }
+}
 
 impl Engine {
     pub(super) fn decode(&mut self, slots: &[SlotId], events: &mut Vec<(SlotId, JobId, Event)>) {
         if let Err(error) = self.decode_pass(slots, events) {
-            // The pass served several requests; each is told. Device errors do not clone, so
-            // the others get the text.
-            let text = error.to_string();
+            // The pass served several requests; each is told.
             for id in slots {
-                self.fail(*id, DeviceError::Lost(text.clone()).into(), events);
+                self.fail(*id, again(&error), events);
             }
         }
     }

@@ -3,10 +3,10 @@
 use super::usage;
 use crate::failure::Failure;
 use std::io::Write;
-use std::path::PathBuf;
-use tandemd::policy::{Plugin, Runtime, check};
+use std::path::{Path, PathBuf};
+use tandemd::policy::{CheckReport, Plugin, PolicyError, PowerPlugin, Runtime, check, check_power};
 
-/// Runs the contract's tests and hostile inputs on a component.
+/// Runs the contract's tests and hostile inputs on a component, a placement or a power policy.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The component.
@@ -16,10 +16,23 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// Checks a placement policy, or a power policy: the component's own imports and exports tell.
+fn report(runtime: &Runtime, file: &Path) -> Result<CheckReport, Failure> {
+    let error = match Plugin::open(runtime, file) {
+        Ok(plugin) => return Ok(check(&plugin)),
+        Err(error) => error,
+    };
+    match PowerPlugin::open(runtime, file) {
+        Ok(plugin) => Ok(check_power(&plugin)),
+        // It is neither; a flaw of a power policy is told as such.
+        Err(PolicyError::Import { .. } | PolicyError::MissingExport { .. }) => Err(usage(error)),
+        Err(flaw) => Err(usage(flaw)),
+    }
+}
+
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
     let runtime = Runtime::new().map_err(usage)?;
-    let plugin = Plugin::open(&runtime, &args.file).map_err(usage)?;
-    let report = check(&plugin);
+    let report = report(&runtime, &args.file)?;
     if args.json {
         serde_json::to_writer(&mut *out, &report).map_err(std::io::Error::from)?;
         writeln!(out)?;

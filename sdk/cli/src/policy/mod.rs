@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use clap::Subcommand;
 use std::io::Write;
 
-/// Makes, tests and scores placement policies.
+/// Makes, tests and scores policies: where state is saved, and when power votes go.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
