@@ -1,4 +1,5 @@
-/* Requests in, replies out. One thread calls it; work is shared through the pool. */
+/* Requests in, replies out. One thread calls it; work is shared through the pool. Power votes
+ * come from a thread of their own. */
 #ifndef TANDEM_EXECUTOR_H
 #define TANDEM_EXECUTOR_H
 
@@ -15,8 +16,18 @@ struct map {
     bool read_only;
 };
 
+/* Whether a batch may run. */
+enum power {
+    POWER_RELEASED,
+    POWER_HELD,
+    POWER_RUNNING,  /* held, and a batch runs */
+    POWER_CHANGING, /* votes are being set */
+};
+
 struct executor {
     struct pool pool;
+    _Atomic uint32_t power; /* enum power */
+    uint64_t batches;       /* run so far */
     struct map maps[TDM_MAPS];
     uint8_t *vtcm;
     uint32_t vtcm_bytes;
@@ -36,6 +47,11 @@ void executor_stop(struct executor *e);
 
 /* Answers one request; false after TDM_GOODBYE. */
 bool executor_answer(struct executor *e, const struct tdm_request *request, struct tdm_reply *reply);
+
+/* Sets votes, from another thread than executor_answer's. Refused while a batch runs: the
+ * hardware would not wait for it to end, so whoever votes has to (the gate in daemon/src/power),
+ * and here is seen whether it does. */
+void executor_power(struct executor *e, const struct tdm_power *votes, struct tdm_power_reply *reply);
 
 /* A packet of a batch: its parts, checked or about to be. */
 struct packet {

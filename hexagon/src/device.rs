@@ -6,8 +6,10 @@ use crate::lower::{self, Operand};
 use crate::memory::{Extent, Shared, SharedError};
 use crate::{Link, packed};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use tandem_program::{
-    BufferId, BufferInfo, DType, Device, DeviceError, DeviceInfo, Op, Program, Region, Tensor, Ticket,
+    BufferId, BufferInfo, DType, Device, DeviceError, DeviceInfo, Op, Power, Program, Region, Tensor, Ticket,
+    Votes,
 };
 
 /// How to make a [`Hexagon`].
@@ -53,9 +55,9 @@ pub enum HexagonError {
 /// Work done since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Batches run.
+    /// Batches run, counted on both sides alike.
     pub batches: u64,
-    /// Packets run.
+    /// Packets of those.
     pub packets: u64,
     /// Maps made, the command map included.
     pub maps: u64,
@@ -96,7 +98,15 @@ struct Batch {
     uses: HashSet<PlaceId>,
 }
 
+/// A batch under way.
+struct InFlight {
+    sequence: u64,
+    packets: u64,
+}
+
 /// The Hexagon device over any [`Link`].
+///
+/// Power votes are held when it is made, and until whoever takes [`Device::power`] lets go of them.
 ///
 /// A submitted program goes to the DSP in batches of up to a megabyte of packets; the last one
 /// is not waited for. Buffers it creates are at most 1 GiB each.
@@ -115,7 +125,7 @@ pub struct Hexagon {
     mapped: u64,
     commands: PlaceId,
     batch: Batch,
-    in_flight: Option<u64>,
+    in_flight: Option<InFlight>,
     next_buffer: u32,
     next_place: PlaceId,
     sequence: u64,
@@ -165,6 +175,9 @@ impl Hexagon {
         device.info.detail = format!("{} workers, {} KiB of VTCM", hello.value, hello.limit >> 10);
         device.commands = device.place(u64::from(abi::BATCH_BYTES), false).map_err(refused)?;
         device.show(device.commands).map_err(refused)?;
+        if let Some(power) = device.link.power() {
+            power.apply(&Votes::HELD).map_err(refused)?;
+        }
         Ok(device)
     }
 
@@ -216,6 +229,7 @@ impl Hexagon {
         }
         let text = abi::explain(&reply);
         match reply.status {
+            abi::E_NO_VOTES => Err(DeviceError::Votes(text)),
             abi::E_SCRATCH => Err(self.out_of_memory(reply.value, 0, reply.limit)),
             abi::E_MAP_REFUSED => Err(self.out_of_memory(reply.value, self.mapped, self.window)),
             _ => Err(self.lose(text)),
@@ -234,12 +248,20 @@ impl Hexagon {
         if let Some(lost) = &self.lost {
             return Err(DeviceError::Lost(lost.clone()));
         }
-        let Some(sequence) = self.in_flight.take() else { return Ok(()) };
+        let Some(InFlight { sequence, packets }) = self.in_flight.take() else { return Ok(()) };
         let reply = self.receive(sequence);
         for place in std::mem::take(&mut self.passing) {
             self.forget(place)?;
         }
         let reply = reply?;
+        self.counters.batches += 1;
+        self.counters.packets += packets;
+        if reply.value != self.counters.batches {
+            return Err(self.lose(format!(
+                "the DSP has run {} batches, the driver knows of {}: one was lost or ran twice",
+                reply.value, self.counters.batches
+            )));
+        }
         self.counters.instructions += reply.instructions;
         self.counters.vector_instructions += reply.vector_instructions;
         Ok(())
@@ -259,9 +281,7 @@ impl Hexagon {
         self.shared.write(extent, 0, &batch.bytes);
         let bytes = batch.bytes.len() as u64;
         self.send(Request { map, bytes, count: batch.packets, ..self.request(abi::RUN) })?;
-        self.in_flight = Some(self.sequence);
-        self.counters.batches += 1;
-        self.counters.packets += u64::from(batch.packets);
+        self.in_flight = Some(InFlight { sequence: self.sequence, packets: batch.packets.into() });
         Ok(())
     }
 
@@ -538,5 +558,9 @@ impl Device for Hexagon {
 
     fn used(&self) -> u64 {
         self.used
+    }
+
+    fn power(&self) -> Option<Arc<dyn Power>> {
+        self.link.power()
     }
 }

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include "../include/packet.h"
 
 /* Starts a thread that runs `body(context)`; false where the system refuses. */
 struct port_thread;
@@ -24,6 +25,11 @@ void *port_vtcm(uint32_t bytes);
 /* Makes a window of a shared file visible; NULL where the system refuses. */
 void *port_map(uint32_t file, uint64_t file_offset, uint32_t bytes, bool read_only);
 void port_unmap(void *memory, uint32_t bytes);
+
+/* Puts these votes, checked, in place of the ones before and returns when they hold; false where
+ * the platform refuses. Called by one thread at a time, never while a batch runs. With the clock
+ * off on-chip memory may lose what it holds; in emulation it surely does. */
+bool port_power(const struct tdm_power *votes);
 
 /* Instructions run by this thread, all and vector ones, where somebody counts them. */
 void port_counters(uint64_t *instructions, uint64_t *vector_instructions);

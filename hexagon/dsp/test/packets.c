@@ -270,6 +270,70 @@ static void lying_requests(void) {
     expect("an empty batch", answer(r), TDM_OK, 0);
 }
 
+static uint32_t vote(uint32_t clock) {
+    struct tdm_power votes = {.magic = TDM_MAGIC, .version = TDM_VERSION, .clock = clock, .bus = clock};
+    struct tdm_power_reply reply;
+    executor_power(&e, &votes, &reply);
+    return reply.status;
+}
+
+static void expect_power(const char *what, struct tdm_power votes, uint32_t status, uint32_t operand) {
+    struct tdm_power_reply reply;
+    executor_power(&e, &votes, &reply);
+    if (reply.magic != TDM_MAGIC || reply.status != status || reply.operand != operand) {
+        printf("%s: status %u, operand %u; expected %u, %u\n", what, reply.status, reply.operand, status, operand);
+        failures++;
+    }
+}
+
+static bool vtcm_is_poisoned(void) {
+    for (uint32_t i = 0; i < e.vtcm_bytes; i++) {
+        if (e.vtcm[i] != EMULATOR_POISON) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Without votes nothing runs; a release takes on-chip memory with it. */
+static void votes_bite(void) {
+    struct made m = valid(TDM_ADD);
+    expect("a batch before any votes", run_made(&m), TDM_E_NO_VOTES, 0);
+    const struct tdm_power good = {.magic = TDM_MAGIC, .version = TDM_VERSION, .clock = TDM_CORNER_MAX, .sleep = 1};
+    struct tdm_power bad = good;
+    bad.magic = 7;
+    expect_power("votes without magic", bad, TDM_E_MAGIC, 0);
+    bad = good;
+    bad.version++;
+    expect_power("votes of another version", bad, TDM_E_VERSION, 0);
+    bad = good;
+    bad.clock = TDM_CORNER_MAX + 1;
+    expect_power("a clock beyond the highest", bad, TDM_E_PARAM, 2);
+    bad = good;
+    bad.sleep = 2;
+    expect_power("sleep neither on nor off", bad, TDM_E_PARAM, 6);
+    expect("a batch after refused votes", run_made(&m), TDM_E_NO_VOTES, 0);
+    expect_power("votes", good, TDM_OK, 0);
+    m = valid(TDM_SWIGLU);
+    expect("a batch with votes", run_made(&m), TDM_OK, 0);
+    atomic_store(&e.power, POWER_RUNNING);
+    expect_power("votes while a batch runs", good, TDM_E_BUSY, 0);
+    atomic_store(&e.power, POWER_HELD);
+    if (vtcm_is_poisoned()) {
+        printf("on-chip memory holds nothing after a product\n");
+        failures++;
+    }
+    if (vote(TDM_CORNER_OFF) != TDM_OK || !vtcm_is_poisoned()) {
+        printf("a release leaves on-chip memory as it was\n");
+        failures++;
+    }
+    expect("a batch after the release", run_made(&m), TDM_E_NO_VOTES, 0);
+    if (vote(TDM_CORNER_MAX) != TDM_OK || !vtcm_is_poisoned()) {
+        printf("on-chip memory comes back with the votes\n");
+        failures++;
+    }
+}
+
 /* A batch whose second packet is bad: nothing of it runs. */
 static void a_refused_batch_runs_nothing(void) {
     struct made good = valid(TDM_ADD), bad = valid(TDM_ADD);
@@ -447,6 +511,7 @@ int main(int argc, char **argv) {
     map_window(WEIGHTS, DATA_BYTES, FILE_BYTES / 4, TDM_READ_ONLY);
     map_window(ALIAS, 0, DATA_BYTES, 0);
     map_window(BATCH, BATCH_AT, FILE_BYTES / 4, 0);
+    votes_bite();
     every_op_runs();
     lying_requests();
     a_refused_batch_runs_nothing();

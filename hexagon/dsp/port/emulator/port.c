@@ -2,9 +2,37 @@
 #define _GNU_SOURCE
 #include "../port.h"
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 #include "emulator.h"
+
+/* --- threads that come late ---------------------------------------------------------------- */
+
+static _Atomic uint64_t perturbation;
+
+void emulator_perturb(uint64_t seed) { atomic_store(&perturbation, seed | 1); }
+
+void emulator_linger(void) {
+    uint64_t s = atomic_load_explicit(&perturbation, memory_order_relaxed);
+    if (s == 0) {
+        return;
+    }
+    /* Threads that lose each other's steps only make the moments more random. */
+    s ^= s << 13;
+    s ^= s >> 7;
+    s ^= s << 17;
+    atomic_store_explicit(&perturbation, s | 1, memory_order_relaxed);
+    if (s >> 62 == 0) {
+        usleep(s >> 32 & 255);
+    } else if (s >> 62 == 1) {
+        sched_yield();
+    }
+}
+
+/* --- threads ------------------------------------------------------------------------------- */
 
 struct port_thread {
     pthread_t thread;
@@ -14,6 +42,7 @@ struct port_thread {
 
 static void *enter(void *argument) {
     struct port_thread *t = argument;
+    emulator_linger();
     t->body(t->context);
     return NULL;
 }
@@ -43,6 +72,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
 void port_wait(_Atomic uint32_t *word, uint32_t value) {
+    emulator_linger();
     pthread_mutex_lock(&lock);
     if (atomic_load_explicit(word, memory_order_acquire) == value) {
         pthread_cond_wait(&changed, &lock);
@@ -51,12 +81,31 @@ void port_wait(_Atomic uint32_t *word, uint32_t value) {
 }
 
 void port_wake(void) {
+    emulator_linger();
     pthread_mutex_lock(&lock);
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
 }
 
-void *port_vtcm(uint32_t bytes) { return aligned_alloc(4096, bytes); }
+/* --- memory and power ---------------------------------------------------------------------- */
+
+static void *vtcm;
+static size_t vtcm_bytes;
+
+void *port_vtcm(uint32_t bytes) {
+    vtcm = aligned_alloc(4096, bytes);
+    vtcm_bytes = vtcm == NULL ? 0 : bytes;
+    return vtcm;
+}
+
+bool port_power(const struct tdm_power *votes) {
+    emulator_linger();
+    if (votes->clock == TDM_CORNER_OFF && vtcm != NULL) {
+        memset(vtcm, EMULATOR_POISON, vtcm_bytes);
+    }
+    emulator_linger();
+    return true;
+}
 
 /* Before and behind every map lies a page that nobody may touch: a kernel that leaves its map
  * dies here instead of reading a neighbour. */
