@@ -43,11 +43,11 @@ static bool map(struct executor *e, const struct tdm_request *r, struct fault *f
         return refuse(f, TDM_E_MAP_REFUSED, r->bytes, TDM_MAP_BYTES);
     }
     bool read_only = (r->flags & TDM_READ_ONLY) != 0;
-    void *memory = port_map(r->file_offset, (uint32_t)r->bytes, read_only);
+    void *memory = port_map(r->file, r->file_offset, (uint32_t)r->bytes, read_only);
     if (memory == NULL) {
         return refuse(f, TDM_E_MAP_REFUSED, r->bytes, TDM_MAP_BYTES);
     }
-    *m = (struct map){memory, r->file_offset, (uint32_t)r->bytes, read_only};
+    *m = (struct map){memory, r->file_offset, r->file, (uint32_t)r->bytes, read_only};
     return true;
 }
 

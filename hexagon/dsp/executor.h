@@ -7,10 +7,11 @@
 #include "pool.h"
 #include <stdbool.h>
 
-/* A window of the shared file. */
+/* A window of a shared file. */
 struct map {
     uint8_t *memory; /* NULL: the number is free */
     uint64_t file_offset;
+    uint32_t file;
     uint32_t bytes;
     bool read_only;
 };

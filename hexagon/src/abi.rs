@@ -176,8 +176,10 @@ pub struct Request {
     pub count: u32,
     /// [`READ_ONLY`].
     pub flags: u32,
+    /// File of a new map.
+    pub file: u32,
     /// Zero.
-    pub unused: [u32; 3],
+    pub unused: [u32; 2],
 }
 
 /// `struct tdm_reply`.
@@ -338,7 +340,7 @@ impl Request {
     pub fn to_bytes(&self) -> [u8; MESSAGE] {
         let mut bytes = [0; MESSAGE];
         let words = [(0, self.magic), (4, self.version), (8, self.kind), (12, self.map)];
-        let more = [(40, self.offset), (44, self.count), (48, self.flags)];
+        let more = [(40, self.offset), (44, self.count), (48, self.flags), (52, self.file)];
         for (at, word) in words.into_iter().chain(more) {
             bytes[at..at + 4].copy_from_slice(&word.to_le_bytes());
         }
@@ -458,6 +460,7 @@ mod tests {
             ("tdm_request, offset", offset_of!(Request, offset)),
             ("tdm_request, count", offset_of!(Request, count)),
             ("tdm_request, flags", offset_of!(Request, flags)),
+            ("tdm_request, file", offset_of!(Request, file)),
             ("tdm_reply, magic", offset_of!(Reply, magic)),
             ("tdm_reply, version", offset_of!(Reply, version)),
             ("tdm_reply, status", offset_of!(Reply, status)),

@@ -274,11 +274,11 @@ impl Hexagon {
             return Ok(());
         }
         self.drain()?;
-        let (offset, map) = match self.places.get(&self.commands) {
-            Some(Place { extent, map: Some(map), .. }) => (extent.offset, *map),
+        let (extent, map) = match self.places.get(&self.commands) {
+            Some(Place { extent, map: Some(map), .. }) => (*extent, *map),
             _ => return Err(self.lose("there is no map for commands".into())),
         };
-        self.shared.write(offset, &batch.bytes);
+        self.shared.write(extent, 0, &batch.bytes);
         let bytes = batch.bytes.len() as u64;
         self.send(Request { map, bytes, count: batch.packets, ..self.request(abi::RUN) })?;
         self.in_flight = Some(InFlight { sequence: self.sequence, packets: batch.packets.into() });
@@ -305,9 +305,9 @@ impl Hexagon {
         let (Some(place), Some(map)) = (self.places.get(&id), self.free_maps.pop()) else {
             return Err(self.lose(format!("no map is left for memory {id}")));
         };
-        let Extent { offset, bytes } = place.extent;
+        let Extent { file, offset, bytes } = place.extent;
         let flags = if place.read_only { abi::READ_ONLY } else { 0 };
-        let made = self.call(Request { map, file_offset: offset, bytes, flags, ..self.request(abi::MAP) });
+        let made = self.call(Request { map, file, file_offset: offset, bytes, flags, ..self.request(abi::MAP) });
         if let Err(e) = made {
             self.free_maps.push(map);
             return Err(e);
@@ -394,7 +394,7 @@ impl Hexagon {
             self.pack(&t, bytes)?
         } else {
             let place = self.place(bytes.len() as u64, true)?;
-            self.shared.write(self.places[&place].extent.offset, bytes);
+            self.shared.write(self.places[&place].extent, 0, bytes);
             place
         };
         self.copies.insert((buffer, copied), place);
@@ -403,12 +403,12 @@ impl Hexagon {
 
     fn pack(&mut self, t: &Tensor, bytes: &[u8]) -> Result<PlaceId, DeviceError> {
         let place = self.place(packed::bytes(t.dtype, t.rows, t.width), true)?;
-        let mut to = self.places[&place].extent.offset;
+        let (extent, mut to) = (self.places[&place].extent, 0);
         let row = t.dtype.bytes_of(u64::from(t.width)).unwrap_or(0) as usize;
         let mut tile = vec![0; packed::tile_bytes(t.dtype, t.width) as usize];
         for rows in bytes.chunks(row * packed::LANES) {
             packed::pack_tile(t.dtype, rows, t.width, &mut tile);
-            self.shared.write(to, &tile);
+            self.shared.write(extent, to, &tile);
             to += tile.len() as u64;
         }
         Ok(place)
@@ -428,7 +428,7 @@ impl Hexagon {
 
     fn copy_out(&self, buffer: BufferId, offset: u64, bytes: &mut [u8]) {
         if let Some(Memory::Own { place, .. }) = self.buffers.get(&buffer) {
-            self.shared.read(self.places[place].extent.offset + offset, bytes);
+            self.shared.read(self.places[place].extent, offset, bytes);
         }
     }
 
@@ -525,7 +525,7 @@ impl Device for Hexagon {
         self.check_access(buffer, "write", offset, bytes.len())?;
         self.drain()?;
         if let Some(Memory::Own { place, .. }) = self.buffers.get(&buffer) {
-            self.shared.write(self.places[place].extent.offset + offset, bytes);
+            self.shared.write(self.places[place].extent, offset, bytes);
         }
         Ok(())
     }

@@ -122,7 +122,8 @@ impl Emulator {
     pub fn start(config: &EmulatorConfig, shared: &Shared) -> Result<Emulator, EmulatorError> {
         let (socket, theirs) = UnixStream::pair().map_err(EmulatorError::Socket)?;
         socket.set_read_timeout(Some(config.budget)).map_err(EmulatorError::Socket)?;
-        let memory = shared.file().try_clone_to_owned().map_err(EmulatorError::Socket)?;
+        let file = shared.file().ok_or_else(|| std::io::Error::from(ErrorKind::Unsupported));
+        let memory = file.and_then(|file| file.try_clone_to_owned()).map_err(EmulatorError::Socket)?;
         let mut command = match &config.qemu {
             Some(qemu) => {
                 let mut command = Command::new(qemu);

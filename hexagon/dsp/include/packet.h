@@ -3,7 +3,8 @@
  * A request and its reply are messages of 64 bytes: on the phone they travel through
  * dspqueue, in emulation through a socket. Everything larger lies in memory both sides see.
  * The DSP has 32-bit addresses and a model may be larger, so memory is named by (map, offset):
- * TDM_MAP makes a window of the shared file known as a map, TDM_UNMAP forgets it.
+ * TDM_MAP makes a window of a shared file known as a map, TDM_UNMAP forgets it. In emulation
+ * there is one file, number 0; on the phone every buffer is a file, named by its descriptor.
  *
  * TDM_RUN names a batch: `count` packets one after the other in a map. The executor copies
  * the batch out, checks every packet of it, and only then runs the first.
@@ -31,7 +32,7 @@
 
 /* Request kinds. */
 #define TDM_HELLO 1    /* reply: value = worker threads, limit = bytes of on-chip memory */
-#define TDM_MAP 2      /* map, file_offset, bytes, flags */
+#define TDM_MAP 2      /* map, file, file_offset, bytes, flags */
 #define TDM_UNMAP 3    /* map */
 #define TDM_RUN 4      /* map, offset, bytes, count; reply: value = batches run by the session so far */
 #define TDM_GOODBYE 5  /* reply, then the end of the session */
@@ -121,7 +122,8 @@ struct tdm_request {
     uint32_t offset;
     uint32_t count;
     uint32_t flags;
-    uint32_t unused[3];
+    uint32_t file;
+    uint32_t unused[2];
 };
 
 struct tdm_reply {
@@ -187,6 +189,7 @@ TDM_FIELD(tdm_request, bytes, 32);
 TDM_FIELD(tdm_request, offset, 40);
 TDM_FIELD(tdm_request, count, 44);
 TDM_FIELD(tdm_request, flags, 48);
+TDM_FIELD(tdm_request, file, 52);
 TDM_FIELD(tdm_reply, magic, 0);
 TDM_FIELD(tdm_reply, version, 4);
 TDM_FIELD(tdm_reply, status, 8);

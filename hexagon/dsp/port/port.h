@@ -22,8 +22,8 @@ void port_wake(void);
 /* On-chip memory for the whole session, aligned to 128; NULL where there is none. */
 void *port_vtcm(uint32_t bytes);
 
-/* Makes a window of the shared file visible; NULL where the system refuses. */
-void *port_map(uint64_t file_offset, uint32_t bytes, bool read_only);
+/* Makes a window of a shared file visible; NULL where the system refuses. */
+void *port_map(uint32_t file, uint64_t file_offset, uint32_t bytes, bool read_only);
 void port_unmap(void *memory, uint32_t bytes);
 
 /* Puts these votes, checked, in place of the ones before and returns when they hold; false where

@@ -111,7 +111,10 @@ bool port_power(const struct tdm_power *votes) {
  * dies here instead of reading a neighbour. */
 #define GUARD 0x10000u
 
-void *port_map(uint64_t file_offset, uint32_t bytes, bool read_only) {
+void *port_map(uint32_t file, uint64_t file_offset, uint32_t bytes, bool read_only) {
+    if (file != 0) {
+        return NULL;
+    }
     int protection = read_only ? PROT_READ : PROT_READ | PROT_WRITE;
     uint8_t *room = mmap(NULL, (size_t)bytes + 2 * GUARD, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED) {
