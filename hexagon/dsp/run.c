@@ -1,10 +1,12 @@
 #include "executor.h"
+#include "coherence.h"
 #include "kernels/attention.h"
 #include "kernels/conv.h"
 #include "kernels/delta.h"
 #include "kernels/packed.h"
 #include "kernels/product.h"
 #include "kernels/row.h"
+#include "port/port.h"
 
 /* A float tensor in hand. */
 struct view {
@@ -61,9 +63,6 @@ static void one_row(const struct rows_job *j, uint32_t r) {
     case TDM_GATED_NORM:
         row_gated_norm(row(&t[0], r), row(&t[1], r), t[2].first, param(p, 0), row(&t[3], r), n);
         break;
-    case TDM_SILU_MUL: row_silu_mul(row(&t[0], r), row(&t[1], r), row(&t[2], r), n); break;
-    case TDM_SIGMOID_MUL: row_sigmoid_mul(row(&t[0], r), row(&t[1], r), row(&t[2], r), n); break;
-    case TDM_ADD: row_add(row(&t[0], r), row(&t[1], r), row(&t[2], r), n); break;
     case TDM_ROPE:
         row_rope(row(&t[0], r), row(&t[1], r / p->head->params[0]), t[1].width / 2, row(&t[2], r), n);
         break;
@@ -73,12 +72,9 @@ static void one_row(const struct rows_job *j, uint32_t r) {
         break;
     case TDM_COPY: {
         const struct tdm_tensor *from = &p->tensors[0], *to = &p->tensors[1];
-        bool from_half = from->dtype == TDM_F16, to_half = to->dtype == TDM_F16;
-        const uint8_t *x = tensor_memory(j->e, from) + (size_t)r * from->stride * (from_half ? 2 : 4);
-        uint8_t *out = tensor_memory(j->e, to) + (size_t)r * to->stride * (to_half ? 2 : 4);
-        if (from_half == to_half) {
-            memcpy(out, x, (size_t)n * (to_half ? 2 : 4));
-        } else if (to_half) {
+        const uint8_t *x = tensor_memory(j->e, from) + (size_t)r * from->stride * (from->dtype == TDM_F16 ? 2 : 4);
+        uint8_t *out = tensor_memory(j->e, to) + (size_t)r * to->stride * (to->dtype == TDM_F16 ? 2 : 4);
+        if (to->dtype == TDM_F16) {
             row_narrow((const float *)x, (uint16_t *)out, n);
         } else {
             row_widen((const uint16_t *)x, (float *)out, n);
@@ -98,6 +94,53 @@ static void some_rows(void *context, uint32_t index, uint32_t worker) {
     }
 }
 
+/* --- ops of whole rows through DMA ----------------------------------------------------------- */
+
+static void carry(void *to, uint32_t to_stride, const void *from, uint32_t from_stride, uint32_t rows, uint32_t width) {
+    const struct port_copy copy = {to, from, rows, width, to_stride, from_stride};
+    port_dma_start(&copy);
+}
+
+/* A copy that changes no type: memory to memory. States go this way when they are saved and
+ * restored. */
+static void copy_task(void *context, uint32_t index, uint32_t worker) {
+    const struct rows_job *j = context;
+    const struct tdm_tensor *from = &j->p->tensors[0], *to = &j->p->tensors[1];
+    const uint32_t value = from->dtype == TDM_F16 ? 2 : 4, first = index * j->each;
+    const uint32_t rows = j->rows - first < j->each ? j->rows - first : j->each;
+    (void)worker;
+    carry(tensor_memory(j->e, to) + (size_t)first * to->stride * value, to->stride * value,
+          tensor_memory(j->e, from) + (size_t)first * from->stride * value, from->stride * value, rows,
+          from->width * value);
+    port_dma_wait(0);
+}
+
+/* Two inputs, one output, value by value: in pieces that fit a worker's scratch three times. */
+static void binary_task(void *context, uint32_t index, uint32_t worker) {
+    const struct rows_job *j = context;
+    const struct view *a = &j->t[0], *b = &j->t[1], *out = &j->t[2];
+    const uint32_t room = worker_share(j->e) / 3 / 128 * LANES, n = a->width;
+    const uint32_t width = n < room ? n : room, rows = n < room ? room / n : 1;
+    const uint32_t first = index * j->each, end = j->rows - first < j->each ? j->rows : first + j->each;
+    float *x = (float *)worker_scratch(j->e, worker), *y = x + room, *z = y + room;
+    for (uint32_t r = first; r < end; r += rows) {
+        const uint32_t some = end - r < rows ? end - r : rows;
+        for (uint32_t c = 0; c < n; c += width) {
+            const uint32_t w = n - c < width ? n - c : width, bytes = w * 4;
+            carry(x, bytes, row(a, r) + c, a->stride * 4, some, bytes);
+            carry(y, bytes, row(b, r) + c, b->stride * 4, some, bytes);
+            port_dma_wait(0);
+            switch (j->p->head->op) {
+            case TDM_SILU_MUL: row_silu_mul(x, y, z, some * w); break;
+            case TDM_SIGMOID_MUL: row_sigmoid_mul(x, y, z, some * w); break;
+            default: row_add(x, y, z, some * w); break;
+            }
+            carry(row(out, r) + c, out->stride * 4, z, bytes, some, bytes);
+            port_dma_wait(0);
+        }
+    }
+}
+
 /* Tasks of about this many values. */
 #define ROW_TASK 4096
 
@@ -107,7 +150,10 @@ static void run_rows(struct executor *e, const struct packet *p, uint32_t rows) 
         j.t[i] = view(e, &p->tensors[i]);
     }
     j.each = ROW_TASK / j.t[0].width + 1 + rows / POOL_TASKS;
-    pool_run(&e->pool, (rows + j.each - 1) / j.each, some_rows, &j);
+    pool_task *task = !written_by_dma(p, p->head->tensors - 1) ? some_rows
+                      : p->head->op == TDM_COPY                ? copy_task
+                                                               : binary_task;
+    pool_run(&e->pool, (rows + j.each - 1) / j.each, task, &j);
 }
 
 /* --- products ------------------------------------------------------------------------------ */
@@ -123,18 +169,38 @@ static struct weight weight(const struct executor *e, const struct tdm_tensor *t
     return (struct weight){dtype, t->rows, tensor_memory(e, t), packed_tile_bytes(dtype, t->width)};
 }
 
+/* On-chip memory in a product: columns first, described and rounded; then a room for each
+ * worker with two sets of weight tiles, one computed with and one under way, and the outputs of
+ * one set. hexagon/src/planner.rs counts the same way. */
 struct product_job {
+    const struct executor *e;
     struct view x, out;
     struct weight w, up; /* `up.rows` is 0 but for the fused SwiGLU */
     const uint32_t *chosen; /* rows of the weight, or NULL */
     uint32_t outputs;
     enum act act;
+    uint32_t most;  /* columns rounded at once */
+    uint32_t set;   /* tiles of a set; 0: weights are read where they lie */
+    uint32_t sets, sets_each; /* in all, and a task */
     /* Columns first .. first + columns, rounded; and for `up`, where it rounds otherwise. */
     uint32_t first, columns;
     struct column *rounded, *rounded_up;
     uint8_t *memory;
     uint64_t each; /* bytes of a rounded column */
+    uint64_t rooms_at, room;
 };
+
+static uint32_t tiles(uint32_t rows) { return (rows + LANES - 1) / LANES; }
+
+static uint64_t columns_bytes(uint32_t columns, uint32_t width, enum act a, enum act b) {
+    uint64_t described = (2ull * columns * sizeof(struct column) + 127) / 128 * 128;
+    return described + columns * (activation_bytes(a, width) + (a == b ? 0 : activation_bytes(b, width)));
+}
+
+/* `b_bytes` is 0 for a plain product. */
+static uint64_t room_bytes(uint32_t columns, uint32_t set, uint64_t a_bytes, uint64_t b_bytes) {
+    return 2 * set * (a_bytes + b_bytes) + (uint64_t)columns * set * LANES * sizeof(float);
+}
 
 static void round_column(void *context, uint32_t index, uint32_t worker) {
     const struct product_job *j = context;
@@ -142,24 +208,67 @@ static void round_column(void *context, uint32_t index, uint32_t worker) {
     j->rounded[index] = activation_round(j->act, row(&j->x, j->first + index), j->x.width, j->memory + j->each * index);
 }
 
-/* One tile of outputs for every column in hand. */
-static void product_task(void *context, uint32_t tile, uint32_t worker) {
-    const struct product_job *j = context;
-    (void)worker;
+/* One tile of outputs for every column in hand, to `out` with `stride` floats from column to
+ * column. `left` outputs are wanted. */
+static void product_of_tile(const struct product_job *j, const uint8_t *tile, const uint8_t *up_tile, float *out,
+                            uint32_t stride, uint32_t left) {
     const uint32_t group = product_columns(j->w.dtype), up_group = j->up.rows ? product_columns(j->up.dtype) : group;
-    const uint32_t most = group < up_group ? group : up_group, left = j->outputs - tile * LANES;
+    const uint32_t most = group < up_group ? group : up_group;
     for (uint32_t c = 0; c < j->columns; c += most) {
         uint32_t columns = j->columns - c < most ? j->columns - c : most;
-        floats out[8], up[8];
-        product_tile(j->w.dtype, j->w.memory + j->w.tile_bytes * tile, j->x.width, j->rounded + c, columns, out);
+        floats y[8], up[8];
+        product_tile(j->w.dtype, tile, j->x.width, j->rounded + c, columns, y);
         if (j->up.rows) {
-            product_tile(j->up.dtype, j->up.memory + j->up.tile_bytes * tile, j->x.width, j->rounded_up + c, columns, up);
+            product_tile(j->up.dtype, up_tile, j->x.width, j->rounded_up + c, columns, up);
         }
         for (uint32_t i = 0; i < columns; i++) {
-            floats y = j->up.rows ? floats_mul(floats_silu(out[i]), up[i]) : out[i];
-            floats_store_some(row(&j->out, j->first + c + i) + tile * LANES, y, left);
+            floats v = j->up.rows ? floats_mul(floats_silu(y[i]), up[i]) : y[i];
+            floats_store_some(out + (size_t)(c + i) * stride, v, left);
         }
     }
+}
+
+/* Weights read where they lie. */
+static void product_in_place(void *context, uint32_t tile, uint32_t worker) {
+    const struct product_job *j = context;
+    (void)worker;
+    product_of_tile(j, j->w.memory + j->w.tile_bytes * tile, j->up.rows ? j->up.memory + j->up.tile_bytes * tile : NULL,
+                    row(&j->out, j->first) + tile * LANES, j->out.stride, j->outputs - tile * LANES);
+}
+
+/* Starts the transfers of a set of tiles; how many they are. */
+static uint32_t fetch(const struct product_job *j, uint32_t set, uint8_t *to) {
+    const uint32_t first = set * j->set, all = tiles(j->outputs), n = all - first < j->set ? all - first : j->set;
+    const uint32_t bytes = (uint32_t)j->w.tile_bytes, up = (uint32_t)j->up.tile_bytes;
+    carry(to, bytes, j->w.memory + j->w.tile_bytes * first, bytes, n, bytes);
+    if (j->up.rows == 0) {
+        return 1;
+    }
+    carry(to + j->w.tile_bytes * j->set, up, j->up.memory + j->up.tile_bytes * first, up, n, up);
+    return 2;
+}
+
+/* Sets of tiles through on-chip memory: the next one is under way while one is computed with. */
+static void product_by_sets(void *context, uint32_t index, uint32_t worker) {
+    const struct product_job *j = context;
+    const uint32_t first = index * j->sets_each, end = j->sets - first < j->sets_each ? j->sets : first + j->sets_each;
+    const uint64_t bytes = (j->w.tile_bytes + (j->up.rows ? j->up.tile_bytes : 0)) * j->set;
+    uint8_t *room = j->e->vtcm + j->rooms_at + j->room * worker;
+    float *out = (float *)(room + 2 * bytes);
+    const uint32_t stride = j->set * LANES;
+    fetch(j, first, room + first % 2 * bytes);
+    for (uint32_t s = first; s < end; s++) {
+        const uint8_t *tile = room + s % 2 * bytes, *up = tile + j->w.tile_bytes * j->set;
+        /* Behind it only the next set: this one is here, and the outputs before it are gone. */
+        port_dma_wait(s + 1 < end ? fetch(j, s + 1, room + (s + 1) % 2 * bytes) : 0);
+        const uint32_t at = s * stride, some = j->outputs - at < stride ? j->outputs - at : stride;
+        for (uint32_t t = 0; t < tiles(some); t++) {
+            product_of_tile(j, tile + j->w.tile_bytes * t, j->up.rows ? up + j->up.tile_bytes * t : NULL,
+                            out + t * LANES, stride, LANES);
+        }
+        carry(row(&j->out, j->first) + at, j->out.stride * 4, out, stride * 4, j->columns, some * 4);
+    }
+    port_dma_wait(0);
 }
 
 /* Chosen rows, a task an output: a run of outputs from one tile is one product. */
@@ -193,35 +302,50 @@ static void round_all(struct executor *e, struct product_job *j, enum act act, s
     pool_run(&e->pool, j->columns, round_column, j);
 }
 
-/* Columns that fit on-chip memory at once, rounded both ways where `b` differs from `a`. */
-static uint32_t columns_at_once(const struct executor *e, uint32_t width, enum act a, enum act b, uint64_t *each) {
-    *each = 2 * sizeof(struct column) + activation_bytes(a, width) + (a == b ? 0 : activation_bytes(b, width));
-    uint64_t n = (activation_share(e) - 256) / *each;
-    return n > POOL_TASKS ? POOL_TASKS : (uint32_t)n;
+/* Columns of `x` at once: those of the plan, but no more than there are. */
+static uint32_t at_once(const struct packet *p) {
+    return p->head->params[0] < p->tensors[0].rows ? p->head->params[0] : p->tensors[0].rows;
 }
 
-static uint32_t tiles(uint32_t rows) { return (rows + LANES - 1) / LANES; }
-
-/* Room for a product with weights `a` and `b` (the same for a plain product). */
-static bool product_room(const struct executor *e, const struct tdm_tensor *a, const struct tdm_tensor *b,
-                         struct fault *f) {
-    uint64_t each;
-    enum act first = act_for(a->dtype & ~TDM_PACKED), second = act_for(b->dtype & ~TDM_PACKED);
-    if (tiles(a->rows) > POOL_TASKS) {
-        return no_room(f, tiles(a->rows), POOL_TASKS);
+/* Room for the plan of a product with weight `a`, `set` tiles a transfer, fused with `b` unless
+ * that is NULL. */
+static bool product_room(const struct executor *e, const struct packet *p, const struct tdm_tensor *a,
+                         const struct tdm_tensor *b, uint32_t set, struct fault *f) {
+    const uint32_t dtype = a->dtype & ~TDM_PACKED, other = b ? b->dtype & ~TDM_PACKED : dtype;
+    const uint32_t columns = at_once(p);
+    if (tiles(a->rows) > POOL_TASKS || columns > POOL_TASKS) {
+        return no_room(f, tiles(a->rows) > columns ? tiles(a->rows) : columns, POOL_TASKS);
     }
-    return columns_at_once(e, a->width, first, second, &each) > 0 || no_room(f, each, activation_share(e) - 256);
+    uint64_t bytes = columns_bytes(columns, a->width, act_for(dtype), act_for(other));
+    bytes += e->pool.workers * room_bytes(columns, set, packed_tile_bytes(dtype, a->width),
+                                          b ? packed_tile_bytes(other, a->width) : 0);
+    return bytes <= e->vtcm_bytes || no_room(f, bytes, e->vtcm_bytes);
 }
 
-/* Runs `task` for every batch of columns. */
-static void run_product(struct executor *e, struct product_job *j, pool_task *task, uint32_t tasks) {
-    enum act act = act_for(j->w.dtype), up = j->up.rows ? act_for(j->up.dtype) : act;
-    uint64_t each;
-    const uint32_t n = j->x.rows, most = columns_at_once(e, j->x.width, act, up, &each);
+/* Tasks a worker, so that one that comes late is waited for less. */
+#define SHARE 4
+
+static void run_product(struct executor *e, const struct packet *p, struct product_job *j) {
+    const enum act act = act_for(j->w.dtype), up = j->up.rows ? act_for(j->up.dtype) : act;
+    const uint32_t n = j->x.rows;
+    pool_task *task = j->chosen ? chosen_task : product_in_place;
+    uint32_t tasks = j->chosen ? j->outputs : tiles(j->outputs);
+    j->e = e;
+    j->most = at_once(p);
+    j->set = j->chosen ? 0 : p->head->params[1];
+    if (j->set > 0) {
+        const uint32_t shares = SHARE * e->pool.workers;
+        j->sets = (tasks + j->set - 1) / j->set;
+        j->sets_each = (j->sets + shares - 1) / shares;
+        tasks = (j->sets + j->sets_each - 1) / j->sets_each;
+        task = product_by_sets;
+        j->rooms_at = columns_bytes(j->most, j->x.width, act, up);
+        j->room = room_bytes(j->most, j->set, j->w.tile_bytes, j->up.rows ? j->up.tile_bytes : 0);
+    }
     for (j->first = 0; j->first < n; j->first += j->columns) {
-        j->columns = n - j->first < most ? n - j->first : most;
+        j->columns = n - j->first < j->most ? n - j->first : j->most;
         struct column *columns = (struct column *)e->vtcm;
-        uint8_t *memory = e->vtcm + (2 * j->columns * sizeof(struct column) + 127) / 128 * 128;
+        uint8_t *memory = e->vtcm + (2 * j->most * sizeof(struct column) + 127) / 128 * 128;
         j->rounded_up = columns;
         if (up != act) {
             j->rounded_up = columns + j->columns;
@@ -243,7 +367,7 @@ static void run_matmul(struct executor *e, const struct packet *p) {
             j.chosen = p->words + at;
             at += count;
         }
-        run_product(e, &j, j.chosen ? chosen_task : product_task, j.chosen ? j.outputs : tiles(j.outputs));
+        run_product(e, p, &j);
     }
 }
 
@@ -251,7 +375,7 @@ static void run_swiglu(struct executor *e, const struct packet *p) {
     const struct tdm_tensor *t = p->tensors;
     struct product_job j = {
         .x = view(e, t), .out = view(e, &t[3]), .w = weight(e, &t[1]), .up = weight(e, &t[2]), .outputs = t[1].rows};
-    run_product(e, &j, product_task, tiles(j.outputs));
+    run_product(e, p, &j);
 }
 
 /* --- ops along the sequence ---------------------------------------------------------------- */
@@ -282,27 +406,50 @@ static void run_attention(struct executor *e, const struct packet *p) {
     pool_run(&e->pool, p->tensors[0].rows, attention_task, &j);
 }
 
+/* Input `t`, counted from the oldest of the state. */
+static const float *conv_input(const struct view *state, const struct view *x, uint32_t t) {
+    return t < state->rows ? row(state, t) : row(x, t - state->rows);
+}
+
+/* Up to 32 neighbouring channels: their columns come 2D, piece by piece, and go the same way. */
 static void conv_task(void *context, uint32_t index, uint32_t worker) {
     const struct sequence_job *j = context;
     const struct packet *p = j->p;
     const uint32_t biased = p->head->params[1], first = index * LANES;
     const struct view x = view(j->e, &p->tensors[0]), state = view(j->e, &p->tensors[1]);
     const struct view kernel = view(j->e, &p->tensors[2]), out = view(j->e, &p->tensors[3]);
-    (void)worker;
-    struct conv c = {.x = x.first + first, .x_stride = x.stride,
-                     .state = state.first + first, .state_stride = state.stride,
+    const uint32_t channels = x.width - first < LANES ? x.width - first : LANES, bytes = channels * 4;
+    const uint32_t kept = kernel.width - 1, row_bytes = LANES * 4;
+    const uint32_t piece = (worker_share(j->e) / row_bytes - kept) / 2;
+    /* The inputs before the piece, the piece, and its outputs; a row of 32 lanes each. */
+    float *in = (float *)worker_scratch(j->e, worker), *columns = in + kept * LANES, *y = columns + piece * LANES;
+    struct conv c = {.x = columns, .x_stride = LANES, .state = in, .state_stride = LANES,
                      .kernel = row(&kernel, first), .kernel_stride = kernel.stride,
-                     .taps = kernel.width, .silu = p->head->params[0], .columns = x.rows,
-                     .out = out.first + first, .out_stride = out.stride};
+                     .taps = kernel.width, .silu = p->head->params[0], .out = y, .out_stride = LANES};
     if (biased) {
         c.bias = view(j->e, &p->tensors[4]).first + first;
     }
-    const uint32_t channels = x.width - first < LANES ? x.width - first : LANES;
-    conv_channels(&c, channels);
+    carry(in, row_bytes, state.first + first, state.stride * 4, kept, bytes);
+    for (uint32_t t = 0; t < x.rows; t += c.columns) {
+        c.columns = x.rows - t < piece ? x.rows - t : piece;
+        carry(columns, row_bytes, row(&x, t) + first, x.stride * 4, c.columns, bytes);
+        port_dma_wait(0);
+        conv_channels(&c, channels);
+        carry(row(&out, t) + first, out.stride * 4, y, row_bytes, c.columns, bytes);
+        for (uint32_t k = 0; k < kept; k++) {
+            memcpy(in + k * LANES, in + (size_t)(c.columns + k) * LANES, row_bytes);
+        }
+        port_dma_wait(0);
+    }
+    /* The state after a column: its last inputs, memory to memory. */
     for (uint32_t i = 4 + biased; i < p->head->tensors; i++) {
         const struct view to = view(j->e, &p->tensors[i]);
-        conv_state(&c, channels, p->words[i - 4 - biased], to.first + first, to.stride);
+        for (uint32_t k = 0; k < kept; k++) {
+            const float *input = conv_input(&state, &x, p->words[i - 4 - biased] + 1 + k);
+            carry(row(&to, k) + first, to.stride * 4, input + first, x.stride * 4, 1, bytes);
+        }
     }
+    port_dma_wait(0);
 }
 
 static void run_conv(struct executor *e, const struct packet *p) {
@@ -321,9 +468,8 @@ static void save_states(const struct sequence_job *j, uint32_t t, const float *s
             continue;
         }
         const struct view to = view(j->e, &j->p->tensors[i]);
-        for (uint32_t m = 0; m < key_dim; m++) {
-            memcpy(row(&to, first + m), s + (size_t)m * to.width, to.width * sizeof(float));
-        }
+        carry(row(&to, first), to.stride * 4, s, to.width * 4, key_dim, to.width * 4);
+        port_dma_wait(0);
     }
 }
 
@@ -346,7 +492,8 @@ static void delta_task(void *context, uint32_t index, uint32_t worker) {
     const uint32_t first_row = index * key_dim;
     const size_t size = (size_t)key_dim * value_dim;
     float *s = (float *)worker_scratch(e, worker), *next = s + size, *rest = next + size;
-    memcpy(s, row(&state, first_row), size * sizeof(float));
+    carry(s, value_dim * 4, row(&state, first_row), state.stride * 4, key_dim, value_dim * 4);
+    port_dma_wait(0);
     if (p->head->params[0] == 0) {
         for (uint32_t t = 0; t < n; t++) {
             delta_token(&h, t, s, rest);
@@ -364,7 +511,9 @@ static void delta_task(void *context, uint32_t index, uint32_t worker) {
             uint32_t after = p->words[i - 7];
             if (after >= first && after < first + count) {
                 const struct view to = view(e, &p->tensors[i]);
-                delta_chunk_state(&h, s, first, after - first, rest, row(&to, first_row), to.stride);
+                delta_chunk_state(&h, s, first, after - first, rest, next, value_dim);
+                carry(row(&to, first_row), to.stride * 4, next, value_dim * 4, key_dim, value_dim * 4);
+                port_dma_wait(0);
             }
         }
         if (first + count < n) {
@@ -387,14 +536,17 @@ bool room_for_packet(const struct executor *e, const struct packet *p, struct fa
     uint64_t bytes = 0, tasks = 0;
     switch (p->head->op) {
     case TDM_MATMUL:
-        for (f->operand = 1; f->operand < p->head->tensors; f->operand += 2) {
-            if (!product_room(e, &t[f->operand], &t[f->operand], f)) {
+        for (uint32_t i = 1, at = 0; i < p->head->tensors; i += 2) {
+            const uint32_t rows = p->words[at], set = rows == TDM_ALL_ROWS ? params[1] : 0;
+            f->operand = i;
+            if (!product_room(e, p, &t[i], NULL, set, f)) {
                 return false;
             }
+            at += 1 + (rows == TDM_ALL_ROWS ? 0 : rows);
         }
         f->operand = 0;
         return true;
-    case TDM_SWIGLU: return product_room(e, &t[1], &t[2], f);
+    case TDM_SWIGLU: return product_room(e, p, &t[1], &t[2], params[1], f);
     case TDM_ATTENTION:
         bytes = 4 * ((uint64_t)params[2] + t[0].rows / params[0] + t[0].width);
         tasks = t[0].rows;

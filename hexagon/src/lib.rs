@@ -16,6 +16,7 @@ pub mod emulator;
 mod lower;
 mod memory;
 pub mod packed;
+pub mod planner;
 mod power;
 
 pub use device::{Counters, Hexagon, HexagonConfig, HexagonError};
