@@ -462,13 +462,25 @@ static uint64_t delta_floats(uint64_t key_dim, uint64_t value_dim) {
     return 2 * key_dim * value_dim + delta_scratch((uint32_t)value_dim);
 }
 
-static void save_states(const struct sequence_job *j, uint32_t t, const float *s, uint32_t first, uint32_t key_dim) {
+/* Values of a head that one task takes: all where on-chip memory has room for its state twice,
+ * else as many whole vectors as fit. Values do not see each other. 0 where nothing fits. */
+static uint32_t delta_slice(const struct executor *e, uint32_t key_dim, uint32_t value_dim) {
+    uint32_t slice = value_dim;
+    while (slice > 0 && 4 * delta_floats(key_dim, slice) > worker_share(e)) {
+        slice = (slice - 1) / LANES * LANES;
+    }
+    return slice;
+}
+
+/* A dense state of `width` values a row, to value `at` of the rows from `first` on. */
+static void save_states(const struct sequence_job *j, uint32_t t, const float *s, uint32_t first, uint32_t key_dim,
+                        uint32_t at, uint32_t width) {
     for (uint32_t i = 7; i < j->p->head->tensors; i++) {
         if (j->p->words[i - 7] != t) {
             continue;
         }
         const struct view to = view(j->e, &j->p->tensors[i]);
-        carry(row(&to, first), to.stride * 4, s, to.width * 4, key_dim, to.width * 4);
+        carry(row(&to, first) + at, to.stride * 4, s, width * 4, key_dim, width * 4);
         port_dma_wait(0);
     }
 }
@@ -477,27 +489,30 @@ static void delta_task(void *context, uint32_t index, uint32_t worker) {
     const struct sequence_job *j = context;
     const struct packet *p = j->p;
     const struct executor *e = j->e;
-    const uint32_t heads = p->head->params[2], key_heads = p->head->params[3], key_head = index % key_heads;
+    const uint32_t heads = p->head->params[2], key_heads = p->head->params[3];
     const struct view q = view(e, &p->tensors[0]), k = view(e, &p->tensors[1]), v = view(e, &p->tensors[2]);
     const struct view decay = view(e, &p->tensors[3]), beta = view(e, &p->tensors[4]);
     const struct view state = view(e, &p->tensors[5]), out = view(e, &p->tensors[6]);
-    const uint32_t key_dim = q.width / key_heads, value_dim = v.width / heads, n = q.rows;
+    const uint32_t key_dim = q.width / key_heads, whole_dim = v.width / heads, n = q.rows;
+    const uint32_t slice = delta_slice(e, key_dim, whole_dim), slices = (whole_dim + slice - 1) / slice;
+    const uint32_t head = index / slices, key_head = head % key_heads, at = index % slices * slice;
+    const uint32_t value_dim = whole_dim - at < slice ? whole_dim - at : slice;
     const struct delta h = {.q = q.first + key_head * key_dim, .q_stride = q.stride,
                             .k = k.first + key_head * key_dim, .k_stride = k.stride,
-                            .v = v.first + index * value_dim, .v_stride = v.stride,
-                            .decay = decay.first + index, .decay_stride = decay.stride,
-                            .beta = beta.first + index, .beta_stride = beta.stride,
+                            .v = v.first + head * whole_dim + at, .v_stride = v.stride,
+                            .decay = decay.first + head, .decay_stride = decay.stride,
+                            .beta = beta.first + head, .beta_stride = beta.stride,
                             .key_dim = key_dim, .value_dim = value_dim,
-                            .out = out.first + index * value_dim, .out_stride = out.stride};
-    const uint32_t first_row = index * key_dim;
+                            .out = out.first + head * whole_dim + at, .out_stride = out.stride};
+    const uint32_t first_row = head * key_dim;
     const size_t size = (size_t)key_dim * value_dim;
     float *s = (float *)worker_scratch(e, worker), *next = s + size, *rest = next + size;
-    carry(s, value_dim * 4, row(&state, first_row), state.stride * 4, key_dim, value_dim * 4);
+    carry(s, value_dim * 4, row(&state, first_row) + at, state.stride * 4, key_dim, value_dim * 4);
     port_dma_wait(0);
     if (p->head->params[0] == 0) {
         for (uint32_t t = 0; t < n; t++) {
             delta_token(&h, t, s, rest);
-            save_states(j, t, s, first_row, key_dim);
+            save_states(j, t, s, first_row, key_dim, at, value_dim);
         }
         return;
     }
@@ -512,7 +527,7 @@ static void delta_task(void *context, uint32_t index, uint32_t worker) {
             if (after >= first && after < first + count) {
                 const struct view to = view(e, &p->tensors[i]);
                 delta_chunk_state(&h, s, first, after - first, rest, next, value_dim);
-                carry(row(&to, first_row), to.stride * 4, next, value_dim * 4, key_dim, value_dim * 4);
+                carry(row(&to, first_row) + at, to.stride * 4, next, value_dim * 4, key_dim, value_dim * 4);
                 port_dma_wait(0);
             }
         }
@@ -527,7 +542,9 @@ static void delta_task(void *context, uint32_t index, uint32_t worker) {
 
 static void run_gated_delta(struct executor *e, const struct packet *p) {
     struct sequence_job j = {e, p};
-    pool_run(&e->pool, p->head->params[2], delta_task, &j);
+    const uint32_t heads = p->head->params[2], value_dim = p->tensors[2].width / heads;
+    const uint32_t slice = delta_slice(e, p->tensors[0].width / p->head->params[3], value_dim);
+    pool_run(&e->pool, heads * ((value_dim + slice - 1) / slice), delta_task, &j);
 }
 
 bool room_for_packet(const struct executor *e, const struct packet *p, struct fault *f) {
@@ -552,8 +569,10 @@ bool room_for_packet(const struct executor *e, const struct packet *p, struct fa
         tasks = t[0].rows;
         break;
     case TDM_GATED_DELTA:
-        bytes = 4 * delta_floats(t[0].width / params[3], t[2].width / params[2]);
-        tasks = params[2];
+        /* The least a slice needs, and the most tasks that slices make. */
+        bytes = 4 * delta_floats(t[0].width / params[3],
+                                 t[2].width / params[2] < LANES ? t[2].width / params[2] : LANES);
+        tasks = (uint64_t)params[2] * (t[2].width / params[2] / LANES + 1);
         break;
     default: break;
     }

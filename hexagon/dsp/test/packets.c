@@ -434,11 +434,11 @@ static void what_does_not_fit_is_refused(void) {
     m.head.params[2] = 15999;
     expect("scores beyond on-chip memory", run_made(&m), TDM_E_SCRATCH, 0);
     m = valid(TDM_GATED_DELTA);
-    m.t[0] = m.t[1] = tensor(AT(0), 1, 64);
-    m.t[2] = tensor(AT(1), 1, 64);
+    m.t[0] = m.t[1] = tensor(AT(0), 1, 128);
+    m.t[2] = tensor(AT(1), 1, 32);
     m.t[3] = m.t[4] = tensor(AT(2), 1, 1);
-    m.t[5] = tensor(AT(3), 64, 64);
-    m.t[6] = tensor(AT(5), 1, 64);
+    m.t[5] = tensor(AT(3), 128, 32);
+    m.t[6] = tensor(AT(5), 1, 32);
     m.head.tensors = 7;
     m.head.words = 0;
     m.head.bytes = sizeof m.head + 7 * 24;
