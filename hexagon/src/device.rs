@@ -5,7 +5,7 @@ use crate::emulator::{Emulator, EmulatorConfig, EmulatorError};
 use crate::lower::{self, Operand};
 use crate::memory::{Extent, Shared, SharedError};
 use crate::planner::Planner;
-use crate::{Link, packed};
+use crate::{Link, packed, window};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tandem_program::{
@@ -20,7 +20,8 @@ pub struct HexagonConfig {
     /// address space; memory is taken as it is written.
     pub memory: u64,
     /// Bytes the DSP has mapped at once (its addresses have 32 bits). Maps that a program does
-    /// not need give way to those it does. Default 2 GiB.
+    /// not need give way to those it does; a weight larger than a quarter of it is cut by rows.
+    /// Default 2 GiB.
     pub window: u64,
 }
 
@@ -445,8 +446,8 @@ impl Hexagon {
         }
     }
 
-    /// Adds the packets of an op.
-    fn push_all(&mut self, op: &Op) -> Result<(), DeviceError> {
+    /// Adds the packets of an op whose weights fit maps.
+    fn push_windowed(&mut self, op: &Op) -> Result<(), DeviceError> {
         let Op::SwiGlu { x, gate, up, out } = op else {
             return lower::parts(op).iter().try_for_each(|part| self.push(part));
         };
@@ -594,7 +595,9 @@ impl Device for Hexagon {
 
     fn submit(&mut self, program: &Program) -> Result<Ticket, DeviceError> {
         program.validate(&|id| self.buffer_info(id))?;
-        let pushed = program.ops.iter().try_for_each(|op| self.push_all(op));
+        let slice = window::slice_bytes(self.window);
+        let ops = program.ops.iter().flat_map(|op| window::windowed(op, slice));
+        let pushed = ops.into_iter().try_for_each(|op| self.push_windowed(&op));
         if pushed.is_err() {
             self.batch = Batch::default();
         }

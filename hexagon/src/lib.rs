@@ -18,6 +18,7 @@ mod memory;
 pub mod packed;
 pub mod planner;
 mod power;
+mod window;
 
 pub use device::{Counters, Hexagon, HexagonConfig, HexagonError};
 pub use emulator::{Emulator, EmulatorConfig, EmulatorError};

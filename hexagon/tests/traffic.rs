@@ -177,16 +177,58 @@ fn channel_major_convolution_moves_fewer_bytes(config: &EmulatorConfig) {
     assert!(read(&mut device, out.buffer, all as usize) == expected);
 }
 
+/// Weights larger than a map, in slices that take turns in the window: the same bits, and no
+/// more mapped at once than the window has.
+fn weights_larger_than_a_map_are_mapped_in_slices(config: &EmulatorConfig) {
+    let (rows, width, outputs) = (3, 256, 2000);
+    let run = |window: u64| {
+        let memory = HexagonConfig { window, ..MEMORY };
+        let mut device =
+            Hexagon::emulated(&memory, &EmulatorConfig { workers: 2, ..config.clone() }).unwrap();
+        let q8 = weight(&mut device, DType::Q8_0, outputs, width);
+        let q6 = weight(&mut device, DType::Q6_K, outputs, width);
+        let x = f32s(&mut device, rows, width);
+        let [a, b, c] = [0; 3].map(|_| f32s(&mut device, rows, outputs));
+        let (chosen, embedded) = (f32s(&mut device, rows, 7), f32s(&mut device, 5, width));
+        let rows = Some([1999, 0, 1024, 1025, 31, 32, 700].into());
+        let products = vec![
+            Product { weight: q8, rows: None, out: a },
+            Product { weight: q6, rows: None, out: b },
+            Product { weight: q6, rows, out: chosen },
+        ];
+        let ops = vec![
+            Op::MatMul { x, products },
+            Op::SwiGlu { x, gate: q8, up: q6, out: c },
+            Op::Embed { table: q8, ids: [0, 1, 1999, 1000, 2].into(), scale: 2.0, out: embedded },
+        ];
+        // Twice: the second time slices that gave way come back.
+        let maps = cost(&mut device, ops).maps;
+        let results =
+            [a, b, c, chosen, embedded].map(|t| read(&mut device, t.buffer, (t.rows * t.width * 4) as usize));
+        (maps, results)
+    };
+    // The command map alone is a megabyte.
+    let (whole, sliced) = (run(32 << 20), run(2 << 20));
+    assert!(packed::bytes(DType::Q8_0, outputs, width) > (2 << 20) / 4);
+    assert!(sliced.0 > whole.0 + 4, "{} maps, with a large window {}", sliced.0, whole.0);
+    assert!(sliced.1 == whole.1, "slices change results");
+}
+
 type Check = fn(&EmulatorConfig);
 
 fn main() {
     let folder = built();
     let qemu = folder.join("qemu/usr/bin/qemu-hexagon");
     // The last: whether instructions are counted, which only qemu-hexagon does.
-    let checks: [(&str, Check, bool); 4] = [
+    let checks: [(&str, Check, bool); 5] = [
         ("shared_columns_fetch_and_unpack_weights_once", shared_columns_fetch_and_unpack_weights_once, true),
         ("fused_swiglu_moves_fewer_bytes", fused_swiglu_moves_fewer_bytes, false),
         ("swiglu_without_room_is_three_ops", swiglu_without_room_is_three_ops, false),
+        (
+            "weights_larger_than_a_map_are_mapped_in_slices",
+            weights_larger_than_a_map_are_mapped_in_slices,
+            false,
+        ),
         ("channel_major_convolution_moves_fewer_bytes", channel_major_convolution_moves_fewer_bytes, false),
     ];
     let programs = [("v73", "tandem-dsp-v73", Some(qemu)), ("host", "tandem-dsp-host", None)];
