@@ -115,7 +115,8 @@ bool port_power(const struct tdm_power *votes) {
 
 static uint8_t *view(int file, uint64_t file_offset, uint32_t bytes, bool read_only) {
     int protection = read_only ? PROT_READ : PROT_READ | PROT_WRITE;
-    uint8_t *room = mmap(NULL, (size_t)bytes + 2 * GUARD, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    const int anonymous = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    uint8_t *room = mmap(NULL, (size_t)bytes + 2 * GUARD, PROT_NONE, anonymous, -1, 0);
     if (room == MAP_FAILED) {
         return NULL;
     }
