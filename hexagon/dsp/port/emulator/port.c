@@ -27,7 +27,7 @@ void emulator_linger(void) {
     s ^= s >> 7;
     s ^= s << 17;
     atomic_store_explicit(&perturbation, s | 1, memory_order_relaxed);
-    if (s >> 62 == 0) {
+    if (s >> 60 == 0) {
         usleep(s >> 32 & 255);
     } else if (s >> 62 == 1) {
         sched_yield();
