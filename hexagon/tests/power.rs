@@ -166,7 +166,7 @@ fn main() {
         if !here {
             eprintln!("note: no {} (`cargo xtask hexagon` builds it); NOT RUN", program.display());
         }
-        let config = EmulatorConfig { vtcm_bytes: 1 << 20, ..EmulatorConfig::new(program, qemu) };
+        let config = EmulatorConfig { vtcm_bytes: 128 << 10, ..EmulatorConfig::new(program, qemu) };
         for (what, check) in checks {
             let config = config.clone();
             let trial = Trial::test(format!("{name}::{what}"), move || {
