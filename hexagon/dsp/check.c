@@ -120,11 +120,20 @@ static bool divides(const struct checker *c, uint32_t i, uint32_t whole) {
     return (parts != 0 && whole % parts == 0 && whole >= parts) || refuse(c, TDM_E_PARAM, i, parts, whole);
 }
 
-/* Two views share a byte. Compared by place in the shared file, so that two maps of one window
+/* Where a view starts in its file. */
+static uint64_t place(const struct checker *c, const struct tdm_tensor *t) {
+    return c->e->maps[t->map].file_offset + t->offset;
+}
+
+static bool same_file(const struct checker *c, const struct tdm_tensor *a, const struct tdm_tensor *b) {
+    return c->e->maps[a->map].file == c->e->maps[b->map].file;
+}
+
+/* Two views share a byte. Compared by place in their file, so that two maps of one window
  * hide nothing. Views that interleave with the same stride are told apart. */
 static bool overlap(const struct checker *c, const struct tdm_tensor *a, const struct tdm_tensor *b) {
-    uint64_t a0 = c->e->maps[a->map].file_offset + a->offset, b0 = c->e->maps[b->map].file_offset + b->offset;
-    if (a0 >= b0 + tensor_bytes(b) || b0 >= a0 + tensor_bytes(a)) {
+    uint64_t a0 = place(c, a), b0 = place(c, b);
+    if (!same_file(c, a, b) || a0 >= b0 + tensor_bytes(b) || b0 >= a0 + tensor_bytes(a)) {
         return false;
     }
     if ((a->dtype | b->dtype) & TDM_PACKED || step_bytes(a) != step_bytes(b)) {
@@ -135,7 +144,7 @@ static bool overlap(const struct checker *c, const struct tdm_tensor *a, const s
 }
 
 static bool same(const struct checker *c, const struct tdm_tensor *a, const struct tdm_tensor *b) {
-    return c->e->maps[a->map].file_offset + a->offset == c->e->maps[b->map].file_offset + b->offset &&
+    return same_file(c, a, b) && place(c, a) == place(c, b) &&
            a->dtype == b->dtype && a->rows == b->rows && a->width == b->width && a->stride == b->stride;
 }
 
@@ -194,13 +203,22 @@ static bool check_norm(const struct checker *c, bool gated) {
     return is_f32(c, weight, 1, x->width) && is_f32(c, out, x->rows, x->width) && writes(c, out, gated ? 7 : 3);
 }
 
+/* The plan of a product. */
+static bool plan(const struct checker *c) {
+    const uint32_t *params = c->p->head->params;
+    if (params[0] == 0) {
+        return refuse(c, TDM_E_PARAM, 0, 0, 1);
+    }
+    return params[1] <= TDM_TILES || refuse(c, TDM_E_PARAM, 1, params[1], TDM_TILES);
+}
+
 static bool check_matmul(const struct checker *c) {
     const struct tdm_tensor *t = c->p->tensors;
     const uint32_t tensors = c->p->head->tensors, all = c->p->head->words;
     if (tensors < 3 || tensors % 2 == 0) {
         return refuse(c, TDM_E_OPERANDS, 0, tensors, 3);
     }
-    if (!is_f32(c, 0, 0, 0)) {
+    if (!plan(c) || !is_f32(c, 0, 0, 0)) {
         return false;
     }
     uint32_t at = 0;
@@ -242,7 +260,7 @@ static bool check_matmul(const struct checker *c) {
 
 static bool check_swiglu(const struct checker *c) {
     const struct tdm_tensor *t = c->p->tensors;
-    if (!operands(c, 4) || !words(c, 0) || !is_f32(c, 0, 0, 0) || !is_weight(c, 1, t[0].width) ||
+    if (!operands(c, 4) || !words(c, 0) || !plan(c) || !is_f32(c, 0, 0, 0) || !is_weight(c, 1, t[0].width) ||
         !is_weight(c, 2, t[0].width)) {
         return false;
     }

@@ -1,9 +1,12 @@
 #include "executor.h"
+#include "coherence.h"
 #include "port/port.h"
 #include <string.h>
 
 bool executor_start(struct executor *e, uint32_t workers, uint32_t vtcm_bytes) {
     memset(e->maps, 0, sizeof e->maps);
+    atomic_init(&e->power, POWER_RELEASED);
+    e->batches = 0;
     e->vtcm_bytes = vtcm_bytes;
     e->vtcm = port_vtcm(vtcm_bytes);
     if (e->vtcm == NULL) {
@@ -41,11 +44,11 @@ static bool map(struct executor *e, const struct tdm_request *r, struct fault *f
         return refuse(f, TDM_E_MAP_REFUSED, r->bytes, TDM_MAP_BYTES);
     }
     bool read_only = (r->flags & TDM_READ_ONLY) != 0;
-    void *memory = port_map(r->file_offset, (uint32_t)r->bytes, read_only);
+    void *memory = port_map(r->file, r->file_offset, (uint32_t)r->bytes, read_only);
     if (memory == NULL) {
         return refuse(f, TDM_E_MAP_REFUSED, r->bytes, TDM_MAP_BYTES);
     }
-    *m = (struct map){memory, r->file_offset, (uint32_t)r->bytes, read_only};
+    *m = (struct map){memory, r->file_offset, r->file, (uint32_t)r->bytes, read_only};
     return true;
 }
 
@@ -76,7 +79,7 @@ static bool parse(const uint8_t *at, uint32_t left, struct packet *p, struct fau
     return true;
 }
 
-static bool run(struct executor *e, const struct tdm_request *r, struct fault *f) {
+static bool run_batch(struct executor *e, const struct tdm_request *r, struct fault *f) {
     if (r->map >= TDM_MAPS || e->maps[r->map].memory == NULL) {
         return refuse(f, TDM_E_MAP, r->map, TDM_MAPS);
     }
@@ -87,6 +90,7 @@ static bool run(struct executor *e, const struct tdm_request *r, struct fault *f
     }
     /* Copied before it is looked at: the other side cannot change what was checked. */
     const uint32_t bytes = (uint32_t)r->bytes;
+    port_host_wrote(m->memory + r->offset, bytes);
     memcpy(e->batch, m->memory + r->offset, bytes);
     struct packet p;
     uint32_t at = 0;
@@ -98,11 +102,82 @@ static bool run(struct executor *e, const struct tdm_request *r, struct fault *f
     if (at != bytes) {
         return refuse(f, TDM_E_BATCH, bytes, at);
     }
+    /* Before anything of it runs: later it would undo what the batch wrote. */
+    at = 0;
+    for (uint32_t i = 0; i < r->count && parse(e->batch + at, bytes - at, &p, f); i++, at += p.head->bytes) {
+        see_inputs(e, &p);
+    }
+    const uint64_t carried = port_dma_bytes();
     at = 0;
     for (f->op = 0; f->op < r->count && parse(e->batch + at, bytes - at, &p, f); f->op++, at += p.head->bytes) {
         run_packet(e, &p);
+        settle_outputs(e, &p);
+    }
+    f->value = ++e->batches;
+    f->limit = port_dma_bytes() - carried;
+    return true;
+}
+
+/* Runs a batch if votes are held, and sees to it that they stay until it has ended. */
+static bool run(struct executor *e, const struct tdm_request *r, struct fault *f) {
+    uint32_t power = POWER_HELD;
+    if (!atomic_compare_exchange_strong_explicit(&e->power, &power, POWER_RUNNING, memory_order_acquire,
+                                                 memory_order_relaxed)) {
+        return refuse(f, TDM_E_NO_VOTES, power, POWER_HELD);
+    }
+    bool ran = run_batch(e, r, f);
+    atomic_store_explicit(&e->power, POWER_HELD, memory_order_release);
+    return ran;
+}
+
+/* Words of a tdm_power and the largest value each may have. */
+static bool votes_valid(const struct tdm_power *v, struct tdm_power_reply *reply) {
+    const uint32_t word[] = {v->clock, v->bus, v->ddr, v->hmx, v->sleep};
+    const uint32_t most[] = {TDM_CORNER_MAX, TDM_CORNER_MAX, 1, 1, 1};
+    for (uint32_t i = 0; i < 5; i++) {
+        if (word[i] > most[i]) {
+            reply->status = TDM_E_PARAM;
+            reply->operand = i + 2;
+            reply->value = word[i];
+            reply->limit = most[i];
+            return false;
+        }
     }
     return true;
+}
+
+void executor_power(struct executor *e, const struct tdm_power *votes, struct tdm_power_reply *reply) {
+    *reply = (struct tdm_power_reply){.magic = TDM_MAGIC, .version = TDM_VERSION};
+    if (votes->magic != TDM_MAGIC) {
+        reply->status = TDM_E_MAGIC;
+        reply->value = votes->magic;
+        reply->limit = TDM_MAGIC;
+        return;
+    }
+    if (votes->version != TDM_VERSION) {
+        reply->status = TDM_E_VERSION;
+        reply->value = votes->version;
+        reply->limit = TDM_VERSION;
+        return;
+    }
+    if (!votes_valid(votes, reply)) {
+        return;
+    }
+    uint32_t power = atomic_load_explicit(&e->power, memory_order_relaxed);
+    do {
+        if (power != POWER_RELEASED && power != POWER_HELD) {
+            reply->status = TDM_E_BUSY;
+            reply->value = power;
+            return;
+        }
+    } while (!atomic_compare_exchange_weak_explicit(&e->power, &power, POWER_CHANGING, memory_order_acquire,
+                                                    memory_order_relaxed));
+    bool done = port_power(votes), held = done && votes->clock != TDM_CORNER_OFF;
+    if (!done) {
+        reply->status = TDM_E_POWER;
+        reply->value = votes->clock;
+    }
+    atomic_store_explicit(&e->power, held ? POWER_HELD : POWER_RELEASED, memory_order_release);
 }
 
 bool executor_answer(struct executor *e, const struct tdm_request *r, struct tdm_reply *reply) {

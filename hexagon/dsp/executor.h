@@ -1,4 +1,5 @@
-/* Requests in, replies out. One thread calls it; work is shared through the pool. */
+/* Requests in, replies out. One thread calls it; work is shared through the pool. Power votes
+ * come from a thread of their own. */
 #ifndef TANDEM_EXECUTOR_H
 #define TANDEM_EXECUTOR_H
 
@@ -6,16 +7,27 @@
 #include "pool.h"
 #include <stdbool.h>
 
-/* A window of the shared file. */
+/* A window of a shared file. */
 struct map {
     uint8_t *memory; /* NULL: the number is free */
     uint64_t file_offset;
+    uint32_t file;
     uint32_t bytes;
     bool read_only;
 };
 
+/* Whether a batch may run. */
+enum power {
+    POWER_RELEASED,
+    POWER_HELD,
+    POWER_RUNNING,  /* held, and a batch runs */
+    POWER_CHANGING, /* votes are being set */
+};
+
 struct executor {
     struct pool pool;
+    _Atomic uint32_t power; /* enum power */
+    uint64_t batches;       /* run so far */
     struct map maps[TDM_MAPS];
     uint8_t *vtcm;
     uint32_t vtcm_bytes;
@@ -35,6 +47,11 @@ void executor_stop(struct executor *e);
 
 /* Answers one request; false after TDM_GOODBYE. */
 bool executor_answer(struct executor *e, const struct tdm_request *request, struct tdm_reply *reply);
+
+/* Sets votes, from another thread than executor_answer's. Refused while a batch runs: the
+ * hardware would not wait for it to end, so whoever votes has to (the gate in daemon/src/power),
+ * and here is seen whether it does. */
+void executor_power(struct executor *e, const struct tdm_power *votes, struct tdm_power_reply *reply);
 
 /* A packet of a batch: its parts, checked or about to be. */
 struct packet {
@@ -58,13 +75,10 @@ static inline uint8_t *tensor_memory(const struct executor *e, const struct tdm_
     return e->maps[t->map].memory + t->offset;
 }
 
-/* Half of on-chip memory holds rounded activations, half is scratch, an equal part a worker. */
-static inline uint32_t activation_share(const struct executor *e) { return e->vtcm_bytes / 2; }
-static inline uint32_t worker_share(const struct executor *e) {
-    return e->vtcm_bytes / 2 / e->pool.workers / 128 * 128;
-}
+/* On-chip memory outside of products: an equal part a worker. */
+static inline uint32_t worker_share(const struct executor *e) { return e->vtcm_bytes / e->pool.workers / 128 * 128; }
 static inline uint8_t *worker_scratch(const struct executor *e, uint32_t worker) {
-    return e->vtcm + e->vtcm_bytes / 2 + (size_t)worker_share(e) * worker;
+    return e->vtcm + (size_t)worker_share(e) * worker;
 }
 
 #endif

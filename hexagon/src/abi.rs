@@ -17,7 +17,7 @@ numbers! {
     /// First word of a request.
     MAGIC = 0x4d44_4e54;
     /// Version of the ABI.
-    VERSION = 1;
+    VERSION = 3;
     /// Request: who are you.
     HELLO = 1;
     /// Request: make a window known.
@@ -80,6 +80,20 @@ numbers! {
     E_PARAM = 18;
     /// Not enough on-chip memory.
     E_SCRATCH = 19;
+    /// A batch without power votes.
+    E_NO_VOTES = 20;
+    /// Votes that change under a batch.
+    E_BUSY = 21;
+    /// The platform refused the votes.
+    E_POWER = 22;
+    /// No vote.
+    CORNER_OFF = 0;
+    /// The lowest corner.
+    CORNER_LOW = 1;
+    /// The nominal corner.
+    CORNER_NOMINAL = 2;
+    /// The highest corner.
+    CORNER_MAX = 3;
     /// Element type.
     F32 = 0;
     /// Element type.
@@ -134,6 +148,8 @@ numbers! {
     GATED_DELTA = 15;
     /// Op.
     GATED_NORM = 16;
+    /// Most weight tiles of one DMA transfer.
+    TILES = 64;
     /// In place of a product's count of chosen rows.
     ALL_ROWS = 0xffff_ffff;
 }
@@ -162,8 +178,10 @@ pub struct Request {
     pub count: u32,
     /// [`READ_ONLY`].
     pub flags: u32,
+    /// File of a new map.
+    pub file: u32,
     /// Zero.
-    pub unused: [u32; 3],
+    pub unused: [u32; 2],
 }
 
 /// `struct tdm_reply`.
@@ -192,6 +210,46 @@ pub struct Reply {
     pub instructions: u64,
     /// Of those, vector instructions.
     pub vector_instructions: u64,
+}
+
+/// `struct tdm_power`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct PowerRequest {
+    /// [`MAGIC`].
+    pub magic: u32,
+    /// [`VERSION`].
+    pub version: u32,
+    /// [`CORNER_OFF`] and so on; off releases everything.
+    pub clock: u32,
+    /// As `clock`.
+    pub bus: u32,
+    /// 0 or 1.
+    pub ddr: u32,
+    /// 0 or 1.
+    pub hmx: u32,
+    /// 0 or 1.
+    pub sleep: u32,
+    /// Zero.
+    pub unused: u32,
+}
+
+/// `struct tdm_power_reply`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct PowerReply {
+    /// [`MAGIC`].
+    pub magic: u32,
+    /// The executor's [`VERSION`].
+    pub version: u32,
+    /// [`OK`] or an error.
+    pub status: u32,
+    /// Word of the request at fault.
+    pub operand: u32,
+    /// What was wrong.
+    pub value: u64,
+    /// What would have been right.
+    pub limit: u64,
 }
 
 /// `struct tdm_tensor`.
@@ -231,8 +289,48 @@ pub struct Packet {
 const _: () = assert!(size_of::<Request>() == 64 && size_of::<Reply>() == 64);
 const _: () = assert!(size_of::<Tensor>() == 24 && size_of::<Packet>() == 48);
 
+const _: () = assert!(size_of::<PowerRequest>() == 32 && size_of::<PowerReply>() == 32);
+
 /// Bytes of a request or reply.
 pub const MESSAGE: usize = 64;
+/// Bytes of power votes or their reply.
+pub const POWER_MESSAGE: usize = 32;
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    bytes[at..at + 4].iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte))
+}
+
+fn long(bytes: &[u8], at: usize) -> u64 {
+    u64::from(word(bytes, at)) | u64::from(word(bytes, at + 4)) << 32
+}
+
+impl PowerRequest {
+    /// As it travels.
+    pub fn to_bytes(&self) -> [u8; POWER_MESSAGE] {
+        let PowerRequest { magic, version, clock, bus, ddr, hmx, sleep, unused } = *self;
+        let mut bytes = [0; POWER_MESSAGE];
+        let words = [magic, version, clock, bus, ddr, hmx, sleep, unused];
+        for (to, word) in bytes.chunks_exact_mut(4).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+}
+
+impl PowerReply {
+    /// From what arrived.
+    pub fn from_bytes(bytes: &[u8; POWER_MESSAGE]) -> Self {
+        let (word, long) = (|at| word(bytes, at), |at| long(bytes, at));
+        PowerReply {
+            magic: word(0),
+            version: word(4),
+            status: word(8),
+            operand: word(12),
+            value: long(16),
+            limit: long(24),
+        }
+    }
+}
 
 impl Request {
     /// A request of this kind, all else zero.
@@ -244,7 +342,7 @@ impl Request {
     pub fn to_bytes(&self) -> [u8; MESSAGE] {
         let mut bytes = [0; MESSAGE];
         let words = [(0, self.magic), (4, self.version), (8, self.kind), (12, self.map)];
-        let more = [(40, self.offset), (44, self.count), (48, self.flags)];
+        let more = [(40, self.offset), (44, self.count), (48, self.flags), (52, self.file)];
         for (at, word) in words.into_iter().chain(more) {
             bytes[at..at + 4].copy_from_slice(&word.to_le_bytes());
         }
@@ -258,9 +356,7 @@ impl Request {
 impl Reply {
     /// From what arrived.
     pub fn from_bytes(bytes: &[u8; MESSAGE]) -> Self {
-        let word =
-            |at: usize| bytes[at..at + 4].iter().rev().fold(0u32, |word, byte| word << 8 | u32::from(*byte));
-        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        let (word, long) = (|at| word(bytes, at), |at| long(bytes, at));
         Reply {
             magic: word(0),
             version: word(4),
@@ -304,7 +400,26 @@ pub fn explain(reply: &Reply) -> String {
         E_INDEX => format!("{at}: index {value} is not below {limit}"),
         E_PARAM => format!("packet {op}, parameter {operand}: {value} does not go with {limit}"),
         E_SCRATCH => format!("{at}: needs {value} of on-chip memory or tasks, there are {limit}"),
+        E_NO_VOTES => "a batch came while no power votes were held, and was not run: vote before submitting (the daemon's power gate does; `Hexagon::new` votes once)".into(),
         other => format!("status {other}, which this driver does not know ({at}, {value}, {limit})"),
+    }
+}
+
+/// What the answer to power votes means, for errors.
+pub fn explain_power(reply: &PowerReply) -> String {
+    let PowerReply { status, operand, value, limit, version, .. } = *reply;
+    match status {
+        OK => "the votes hold".into(),
+        E_MAGIC => format!("the DSP received {value:#x} instead of power votes"),
+        E_VERSION => format!(
+            "the driver votes in version {value} of the packet ABI, the DSP's library knows version {version}: install the library that came with this daemon"
+        ),
+        E_PARAM => format!("word {operand} of the power votes is {value}, at most {limit} is possible"),
+        E_BUSY => "votes can only change between batches, and one was running or other votes were being set: wait for the batch, then vote again".into(),
+        E_POWER => format!(
+            "the platform refused the power votes (clock corner {value}); nothing is held now: vote again, or start a new session"
+        ),
+        other => format!("status {other} to power votes, which this driver does not know ({value}, {limit})"),
     }
 }
 
@@ -347,6 +462,7 @@ mod tests {
             ("tdm_request, offset", offset_of!(Request, offset)),
             ("tdm_request, count", offset_of!(Request, count)),
             ("tdm_request, flags", offset_of!(Request, flags)),
+            ("tdm_request, file", offset_of!(Request, file)),
             ("tdm_reply, magic", offset_of!(Reply, magic)),
             ("tdm_reply, version", offset_of!(Reply, version)),
             ("tdm_reply, status", offset_of!(Reply, status)),
@@ -369,6 +485,22 @@ mod tests {
             ("tdm_packet, words", offset_of!(Packet, words)),
             ("tdm_packet, params", offset_of!(Packet, params)),
         ];
+        let power = [
+            ("tdm_power, magic", offset_of!(PowerRequest, magic)),
+            ("tdm_power, version", offset_of!(PowerRequest, version)),
+            ("tdm_power, clock", offset_of!(PowerRequest, clock)),
+            ("tdm_power, bus", offset_of!(PowerRequest, bus)),
+            ("tdm_power, ddr", offset_of!(PowerRequest, ddr)),
+            ("tdm_power, hmx", offset_of!(PowerRequest, hmx)),
+            ("tdm_power, sleep", offset_of!(PowerRequest, sleep)),
+            ("tdm_power_reply, magic", offset_of!(PowerReply, magic)),
+            ("tdm_power_reply, version", offset_of!(PowerReply, version)),
+            ("tdm_power_reply, status", offset_of!(PowerReply, status)),
+            ("tdm_power_reply, operand", offset_of!(PowerReply, operand)),
+            ("tdm_power_reply, value", offset_of!(PowerReply, value)),
+            ("tdm_power_reply, limit", offset_of!(PowerReply, limit)),
+        ];
+        let here: Vec<(&str, usize)> = here.into_iter().chain(power).collect();
         let lines: Vec<&str> = HEADER.lines().filter_map(|line| line.strip_prefix("TDM_FIELD(")).collect();
         assert_eq!(lines.len(), here.len(), "fields of the header and fields named here");
         for (field, at) in here {
@@ -390,6 +522,14 @@ mod tests {
         reply[offset_of!(Reply, limit) + 4] = 2;
         reply[offset_of!(Reply, operand)] = 5;
         let reply = Reply::from_bytes(&reply);
+        assert_eq!((reply.limit, reply.operand), (2 << 32, 5));
+        let votes = PowerRequest { clock: 3, sleep: 1, ..PowerRequest::default() }.to_bytes();
+        assert_eq!(votes[offset_of!(PowerRequest, clock)], 3);
+        assert_eq!(votes[offset_of!(PowerRequest, sleep)], 1);
+        let mut reply = [0; POWER_MESSAGE];
+        reply[offset_of!(PowerReply, operand)] = 5;
+        reply[offset_of!(PowerReply, limit) + 4] = 2;
+        let reply = PowerReply::from_bytes(&reply);
         assert_eq!((reply.limit, reply.operand), (2 << 32, 5));
     }
 }

@@ -4,10 +4,13 @@ use crate::abi::{self, Reply, Request};
 use crate::emulator::{Emulator, EmulatorConfig, EmulatorError};
 use crate::lower::{self, Operand};
 use crate::memory::{Extent, Shared, SharedError};
-use crate::{Link, packed};
+use crate::planner::Planner;
+use crate::{Link, packed, window};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use tandem_program::{
-    BufferId, BufferInfo, DType, Device, DeviceError, DeviceInfo, Op, Program, Region, Tensor, Ticket,
+    BufferId, BufferInfo, DType, Device, DeviceError, DeviceInfo, Op, Power, Product, Program, Region,
+    Tensor, Ticket, Votes,
 };
 
 /// How to make a [`Hexagon`].
@@ -17,7 +20,8 @@ pub struct HexagonConfig {
     /// address space; memory is taken as it is written.
     pub memory: u64,
     /// Bytes the DSP has mapped at once (its addresses have 32 bits). Maps that a program does
-    /// not need give way to those it does. Default 2 GiB.
+    /// not need give way to those it does; a weight larger than a quarter of it is cut by rows.
+    /// Default 2 GiB.
     pub window: u64,
 }
 
@@ -53,9 +57,9 @@ pub enum HexagonError {
 /// Work done since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Batches run.
+    /// Batches run, counted on both sides alike.
     pub batches: u64,
-    /// Packets run.
+    /// Packets of those.
     pub packets: u64,
     /// Maps made, the command map included.
     pub maps: u64,
@@ -63,6 +67,10 @@ pub struct Counters {
     pub instructions: u64,
     /// Of those, vector instructions.
     pub vector_instructions: u64,
+    /// Bytes that the DSP's DMA carried from or to memory.
+    pub dma_bytes: u64,
+    /// SwiGLU ops that on-chip memory had no room for as one: run as three.
+    pub separate_swiglu: u64,
 }
 
 /// A piece of shared memory that the DSP can be shown.
@@ -96,13 +104,24 @@ struct Batch {
     uses: HashSet<PlaceId>,
 }
 
+/// A batch under way.
+struct InFlight {
+    sequence: u64,
+    packets: u64,
+}
+
 /// The Hexagon device over any [`Link`].
+///
+/// Power votes are held when it is made, and until whoever takes [`Device::power`] lets go of them.
 ///
 /// A submitted program goes to the DSP in batches of up to a megabyte of packets; the last one
 /// is not waited for. Buffers it creates are at most 1 GiB each.
 pub struct Hexagon {
     info: DeviceInfo,
     window: u64,
+    planner: Planner,
+    /// Where a SwiGLU that is run as three ops keeps one of its products.
+    separate: Option<(BufferId, u64)>,
     // Ends before the memory it works on.
     link: Box<dyn Link>,
     shared: Shared,
@@ -115,7 +134,7 @@ pub struct Hexagon {
     mapped: u64,
     commands: PlaceId,
     batch: Batch,
-    in_flight: Option<u64>,
+    in_flight: Option<InFlight>,
     next_buffer: u32,
     next_place: PlaceId,
     sequence: u64,
@@ -139,6 +158,8 @@ impl Hexagon {
         let mut device = Hexagon {
             info,
             window: config.window,
+            planner: Planner { vtcm: 0, workers: 1 },
+            separate: None,
             link,
             shared,
             buffers: HashMap::new(),
@@ -162,9 +183,13 @@ impl Hexagon {
         let refused = |e: DeviceError| HexagonError::Refused(e.to_string());
         let hello = device.call(device.request(abi::HELLO)).map_err(refused)?;
         device.info.threads = hello.value as usize;
+        device.planner = Planner { vtcm: hello.limit, workers: hello.value.max(1) };
         device.info.detail = format!("{} workers, {} KiB of VTCM", hello.value, hello.limit >> 10);
         device.commands = device.place(u64::from(abi::BATCH_BYTES), false).map_err(refused)?;
         device.show(device.commands).map_err(refused)?;
+        if let Some(power) = device.link.power() {
+            power.apply(&Votes::HELD).map_err(refused)?;
+        }
         Ok(device)
     }
 
@@ -216,6 +241,7 @@ impl Hexagon {
         }
         let text = abi::explain(&reply);
         match reply.status {
+            abi::E_NO_VOTES => Err(DeviceError::Votes(text)),
             abi::E_SCRATCH => Err(self.out_of_memory(reply.value, 0, reply.limit)),
             abi::E_MAP_REFUSED => Err(self.out_of_memory(reply.value, self.mapped, self.window)),
             _ => Err(self.lose(text)),
@@ -234,14 +260,23 @@ impl Hexagon {
         if let Some(lost) = &self.lost {
             return Err(DeviceError::Lost(lost.clone()));
         }
-        let Some(sequence) = self.in_flight.take() else { return Ok(()) };
+        let Some(InFlight { sequence, packets }) = self.in_flight.take() else { return Ok(()) };
         let reply = self.receive(sequence);
         for place in std::mem::take(&mut self.passing) {
             self.forget(place)?;
         }
         let reply = reply?;
+        self.counters.batches += 1;
+        self.counters.packets += packets;
+        if reply.value != self.counters.batches {
+            return Err(self.lose(format!(
+                "the DSP has run {} batches, the driver knows of {}: one was lost or ran twice",
+                reply.value, self.counters.batches
+            )));
+        }
         self.counters.instructions += reply.instructions;
         self.counters.vector_instructions += reply.vector_instructions;
+        self.counters.dma_bytes += reply.limit;
         Ok(())
     }
 
@@ -252,16 +287,14 @@ impl Hexagon {
             return Ok(());
         }
         self.drain()?;
-        let (offset, map) = match self.places.get(&self.commands) {
-            Some(Place { extent, map: Some(map), .. }) => (extent.offset, *map),
+        let (extent, map) = match self.places.get(&self.commands) {
+            Some(Place { extent, map: Some(map), .. }) => (*extent, *map),
             _ => return Err(self.lose("there is no map for commands".into())),
         };
-        self.shared.write(offset, &batch.bytes);
+        self.shared.write(extent, 0, &batch.bytes);
         let bytes = batch.bytes.len() as u64;
         self.send(Request { map, bytes, count: batch.packets, ..self.request(abi::RUN) })?;
-        self.in_flight = Some(self.sequence);
-        self.counters.batches += 1;
-        self.counters.packets += u64::from(batch.packets);
+        self.in_flight = Some(InFlight { sequence: self.sequence, packets: batch.packets.into() });
         Ok(())
     }
 
@@ -285,9 +318,10 @@ impl Hexagon {
         let (Some(place), Some(map)) = (self.places.get(&id), self.free_maps.pop()) else {
             return Err(self.lose(format!("no map is left for memory {id}")));
         };
-        let Extent { offset, bytes } = place.extent;
+        let Extent { file, offset, bytes } = place.extent;
         let flags = if place.read_only { abi::READ_ONLY } else { 0 };
-        let made = self.call(Request { map, file_offset: offset, bytes, flags, ..self.request(abi::MAP) });
+        let made =
+            self.call(Request { map, file, file_offset: offset, bytes, flags, ..self.request(abi::MAP) });
         if let Err(e) = made {
             self.free_maps.push(map);
             return Err(e);
@@ -374,7 +408,7 @@ impl Hexagon {
             self.pack(&t, bytes)?
         } else {
             let place = self.place(bytes.len() as u64, true)?;
-            self.shared.write(self.places[&place].extent.offset, bytes);
+            self.shared.write(self.places[&place].extent, 0, bytes);
             place
         };
         self.copies.insert((buffer, copied), place);
@@ -383,12 +417,12 @@ impl Hexagon {
 
     fn pack(&mut self, t: &Tensor, bytes: &[u8]) -> Result<PlaceId, DeviceError> {
         let place = self.place(packed::bytes(t.dtype, t.rows, t.width), true)?;
-        let mut to = self.places[&place].extent.offset;
+        let (extent, mut to) = (self.places[&place].extent, 0);
         let row = t.dtype.bytes_of(u64::from(t.width)).unwrap_or(0) as usize;
         let mut tile = vec![0; packed::tile_bytes(t.dtype, t.width) as usize];
         for rows in bytes.chunks(row * packed::LANES) {
             packed::pack_tile(t.dtype, rows, t.width, &mut tile);
-            self.shared.write(to, &tile);
+            self.shared.write(extent, to, &tile);
             to += tile.len() as u64;
         }
         Ok(place)
@@ -408,8 +442,45 @@ impl Hexagon {
 
     fn copy_out(&self, buffer: BufferId, offset: u64, bytes: &mut [u8]) {
         if let Some(Memory::Own { place, .. }) = self.buffers.get(&buffer) {
-            self.shared.read(self.places[place].extent.offset + offset, bytes);
+            self.shared.read(self.places[place].extent, offset, bytes);
         }
+    }
+
+    /// Adds the packets of an op whose weights fit maps.
+    fn push_windowed(&mut self, op: &Op) -> Result<(), DeviceError> {
+        let Op::SwiGlu { x, gate, up, out } = op else {
+            return lower::parts(op).iter().try_for_each(|part| self.push(part));
+        };
+        if self.planner.fuses(gate.dtype, up.dtype, gate.rows, x.width, x.rows) {
+            return lower::parts(op).iter().try_for_each(|part| self.push(part));
+        }
+        let bytes = u64::from(out.rows) * u64::from(out.width) * 4;
+        let buffer = self.separate_buffer(bytes)?;
+        let other = Tensor { buffer, offset: 0, stride: out.width, ..*out };
+        let product = |weight: &Tensor, out: Tensor| Op::MatMul {
+            x: *x,
+            products: vec![Product { weight: *weight, rows: None, out }],
+        };
+        let ops = [product(gate, *out), product(up, other), Op::SiluMul { gate: *out, up: other, out: *out }];
+        self.counters.separate_swiglu += 1;
+        ops.iter().flat_map(lower::parts).try_for_each(|part| self.push(&part))
+    }
+
+    /// A buffer of this device's own, at least so large.
+    fn separate_buffer(&mut self, bytes: u64) -> Result<BufferId, DeviceError> {
+        if let Some((buffer, size)) = self.separate {
+            if size >= bytes {
+                return Ok(buffer);
+            }
+            self.flush()?;
+            self.separate = None;
+            self.used += size;
+            self.destroy(buffer)?;
+        }
+        let place = self.place(bytes, false)?;
+        let buffer = self.insert(Memory::Own { place, bytes });
+        self.separate = Some((buffer, bytes));
+        Ok(buffer)
     }
 
     /// Adds the packet of one part of an op.
@@ -429,7 +500,8 @@ impl Hexagon {
                 lower::tensor(operand, map, *offset)
             })
             .collect();
-        lower::encode(op, &tensors, &mut self.batch.bytes);
+        let plan = lower::plan(op, &self.planner);
+        lower::encode(op, plan, &tensors, &mut self.batch.bytes);
         self.batch.packets += 1;
         self.batch.uses.extend(needs);
         Ok(())
@@ -505,7 +577,7 @@ impl Device for Hexagon {
         self.check_access(buffer, "write", offset, bytes.len())?;
         self.drain()?;
         if let Some(Memory::Own { place, .. }) = self.buffers.get(&buffer) {
-            self.shared.write(self.places[place].extent.offset + offset, bytes);
+            self.shared.write(self.places[place].extent, offset, bytes);
         }
         Ok(())
     }
@@ -523,7 +595,9 @@ impl Device for Hexagon {
 
     fn submit(&mut self, program: &Program) -> Result<Ticket, DeviceError> {
         program.validate(&|id| self.buffer_info(id))?;
-        let pushed = program.ops.iter().flat_map(lower::parts).try_for_each(|op| self.push(&op));
+        let slice = window::slice_bytes(self.window);
+        let ops = program.ops.iter().flat_map(|op| window::windowed(op, slice));
+        let pushed = ops.into_iter().try_for_each(|op| self.push_windowed(&op));
         if pushed.is_err() {
             self.batch = Batch::default();
         }
@@ -538,5 +612,9 @@ impl Device for Hexagon {
 
     fn used(&self) -> u64 {
         self.used
+    }
+
+    fn power(&self) -> Option<Arc<dyn Power>> {
+        self.link.power()
     }
 }

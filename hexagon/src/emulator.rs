@@ -9,13 +9,17 @@ use crate::Link;
 use crate::abi::{MESSAGE, Reply, Request};
 use crate::device::HexagonError;
 use crate::memory::Shared;
-use std::io::{ErrorKind, Read, Write};
-use std::os::fd::OwnedFd;
+use crate::power::PowerSocket;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tandem_program::Exactness;
+use tandem_program::{Exactness, Power};
 
 /// Environment variable that names the folder of `cargo xtask hexagon`.
 const FOLDER: &str = "TANDEM_HEXAGON";
@@ -35,12 +39,26 @@ pub struct EmulatorConfig {
     pub vtcm_bytes: u32,
     /// A batch that takes longer ends the session. Default ten minutes: soft float is slow.
     pub budget: Duration,
+    /// An answer to power votes that takes longer means that the session is gone. Default ten
+    /// seconds: whoever votes may hold up a submission.
+    pub power_budget: Duration,
+    /// The DSP's threads yield or sleep some microseconds at moments that this number picks.
+    /// Default `None`: they do not.
+    pub perturb: Option<u64>,
 }
 
 impl EmulatorConfig {
     /// The program under this emulator, all else by default.
     pub fn new(program: PathBuf, qemu: Option<PathBuf>) -> Self {
-        EmulatorConfig { program, qemu, workers: 2, vtcm_bytes: 8 << 20, budget: Duration::from_secs(600) }
+        EmulatorConfig {
+            program,
+            qemu,
+            workers: 2,
+            vtcm_bytes: 8 << 20,
+            budget: Duration::from_secs(600),
+            power_budget: Duration::from_secs(10),
+            perturb: None,
+        }
     }
 
     /// What `cargo xtask hexagon` has built: in the folder that the environment's
@@ -94,6 +112,7 @@ pub enum EmulatorError {
 pub struct Emulator {
     child: Child,
     socket: UnixStream,
+    power: Arc<PowerSocket>,
     budget: Duration,
     lost: Option<String>,
 }
@@ -103,7 +122,8 @@ impl Emulator {
     pub fn start(config: &EmulatorConfig, shared: &Shared) -> Result<Emulator, EmulatorError> {
         let (socket, theirs) = UnixStream::pair().map_err(EmulatorError::Socket)?;
         socket.set_read_timeout(Some(config.budget)).map_err(EmulatorError::Socket)?;
-        let memory = shared.file().try_clone_to_owned().map_err(EmulatorError::Socket)?;
+        let file = shared.file().ok_or_else(|| std::io::Error::from(ErrorKind::Unsupported));
+        let memory = file.and_then(|file| file.try_clone_to_owned()).map_err(EmulatorError::Socket)?;
         let mut command = match &config.qemu {
             Some(qemu) => {
                 let mut command = Command::new(qemu);
@@ -115,13 +135,20 @@ impl Emulator {
         command
             .arg(config.workers.to_string())
             .arg(config.vtcm_bytes.to_string())
+            .args(config.perturb.map(|seed| seed.to_string()))
             .stdin(Stdio::from(memory))
             .stdout(Stdio::from(OwnedFd::from(theirs)));
         let child = command.spawn().map_err(|source| EmulatorError::Spawn {
             program: command.get_program().to_string_lossy().into_owned(),
             source,
         })?;
-        Ok(Emulator { child, socket, budget: config.budget, lost: None })
+        let (power, their_power) = UnixStream::pair().map_err(EmulatorError::Socket)?;
+        power.set_read_timeout(Some(config.power_budget)).map_err(EmulatorError::Socket)?;
+        let power = Arc::new(PowerSocket::new(power));
+        let emulator = Emulator { child, socket, power, budget: config.budget, lost: None };
+        // A process that is gone already says why when the first reply is waited for.
+        let _ = hand_over(&emulator.socket, &their_power);
+        Ok(emulator)
     }
 
     /// The process's number, for tests that disturb it.
@@ -140,6 +167,15 @@ impl Emulator {
     }
 }
 
+/// Sends one byte that carries a descriptor.
+fn hand_over(socket: &UnixStream, descriptor: &UnixStream) -> rustix::io::Result<usize> {
+    let descriptors = [descriptor.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    sendmsg(socket, &[IoSlice::new(b"p")], &mut control, SendFlags::NOSIGNAL)
+}
+
 impl Link for Emulator {
     fn name(&self) -> &str {
         "emulator"
@@ -148,6 +184,10 @@ impl Link for Emulator {
     /// The soft float of these builds rounds as the reference does.
     fn exactness(&self) -> Exactness {
         Exactness::Bits
+    }
+
+    fn power(&self) -> Option<Arc<dyn Power>> {
+        Some(self.power.clone())
     }
 
     fn send(&mut self, request: &Request) -> Result<(), String> {

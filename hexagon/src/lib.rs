@@ -16,10 +16,16 @@ pub mod emulator;
 mod lower;
 mod memory;
 pub mod packed;
+pub mod planner;
+mod power;
+mod window;
 
 pub use device::{Counters, Hexagon, HexagonConfig, HexagonError};
 pub use emulator::{Emulator, EmulatorConfig, EmulatorError};
 pub use memory::{Shared, SharedError};
+
+use std::sync::Arc;
+use tandem_program::Power;
 
 /// What carries requests to the DSP and replies back.
 pub trait Link: Send {
@@ -28,6 +34,12 @@ pub trait Link: Send {
 
     /// How near results lie to the reference's.
     fn exactness(&self) -> tandem_program::Exactness;
+
+    /// The DSP's power handler: a call of its own beside the requests, usable from any thread.
+    /// `None` where batches run without votes.
+    fn power(&self) -> Option<Arc<dyn Power>> {
+        None
+    }
 
     /// Hands over a request.
     ///

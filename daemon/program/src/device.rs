@@ -93,6 +93,10 @@ pub enum DeviceError {
     /// No such buffer.
     #[error("buffer {0} does not exist on this device")]
     NoBuffer(u32),
+    /// Power votes and work are at odds: a batch without votes was not run, or votes could not
+    /// change. The session goes on.
+    #[error("power votes: {0}")]
+    Votes(String),
     /// The session is gone; in-flight work is lost and may be tried again.
     #[error("device session lost: {0}")]
     Lost(String),

@@ -47,6 +47,7 @@ pub trait Power: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`DeviceError::Lost`] if the session is gone; votes are then not held.
+    /// [`DeviceError::Lost`] if the session is gone; votes are then not held. [`DeviceError::Votes`]
+    /// if the platform refused them, or a batch is running.
     fn apply(&self, votes: &Votes) -> Result<(), DeviceError>;
 }

@@ -113,6 +113,8 @@ static struct made valid(uint32_t op) {
         break;
     case TDM_MATMUL:
         m = make(op, 5, 5);
+        m.head.params[0] = 3;
+        m.head.params[1] = 1;
         m.t[0] = tensor(AT(0), 4, 256);
         m.t[1] = packed(TDM_Q6_K, 40, 256);
         m.t[2] = tensor(AT(1), 4, 40);
@@ -124,6 +126,8 @@ static struct made valid(uint32_t op) {
         break;
     case TDM_SWIGLU:
         m = make(op, 4, 0);
+        m.head.params[0] = 3;
+        m.head.params[1] = 1;
         m.t[0] = tensor(AT(0), 4, 256);
         m.t[1] = packed(TDM_Q4_K, 40, 256);
         m.t[2] = packed(TDM_Q8_0, 40, 256);
@@ -270,6 +274,70 @@ static void lying_requests(void) {
     expect("an empty batch", answer(r), TDM_OK, 0);
 }
 
+static uint32_t vote(uint32_t clock) {
+    struct tdm_power votes = {.magic = TDM_MAGIC, .version = TDM_VERSION, .clock = clock, .bus = clock};
+    struct tdm_power_reply reply;
+    executor_power(&e, &votes, &reply);
+    return reply.status;
+}
+
+static void expect_power(const char *what, struct tdm_power votes, uint32_t status, uint32_t operand) {
+    struct tdm_power_reply reply;
+    executor_power(&e, &votes, &reply);
+    if (reply.magic != TDM_MAGIC || reply.status != status || reply.operand != operand) {
+        printf("%s: status %u, operand %u; expected %u, %u\n", what, reply.status, reply.operand, status, operand);
+        failures++;
+    }
+}
+
+static bool vtcm_is_poisoned(void) {
+    for (uint32_t i = 0; i < e.vtcm_bytes; i++) {
+        if (e.vtcm[i] != EMULATOR_POISON) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Without votes nothing runs; a release takes on-chip memory with it. */
+static void votes_bite(void) {
+    struct made m = valid(TDM_ADD);
+    expect("a batch before any votes", run_made(&m), TDM_E_NO_VOTES, 0);
+    const struct tdm_power good = {.magic = TDM_MAGIC, .version = TDM_VERSION, .clock = TDM_CORNER_MAX, .sleep = 1};
+    struct tdm_power bad = good;
+    bad.magic = 7;
+    expect_power("votes without magic", bad, TDM_E_MAGIC, 0);
+    bad = good;
+    bad.version++;
+    expect_power("votes of another version", bad, TDM_E_VERSION, 0);
+    bad = good;
+    bad.clock = TDM_CORNER_MAX + 1;
+    expect_power("a clock beyond the highest", bad, TDM_E_PARAM, 2);
+    bad = good;
+    bad.sleep = 2;
+    expect_power("sleep neither on nor off", bad, TDM_E_PARAM, 6);
+    expect("a batch after refused votes", run_made(&m), TDM_E_NO_VOTES, 0);
+    expect_power("votes", good, TDM_OK, 0);
+    m = valid(TDM_SWIGLU);
+    expect("a batch with votes", run_made(&m), TDM_OK, 0);
+    atomic_store(&e.power, POWER_RUNNING);
+    expect_power("votes while a batch runs", good, TDM_E_BUSY, 0);
+    atomic_store(&e.power, POWER_HELD);
+    if (vtcm_is_poisoned()) {
+        printf("on-chip memory holds nothing after a product\n");
+        failures++;
+    }
+    if (vote(TDM_CORNER_OFF) != TDM_OK || !vtcm_is_poisoned()) {
+        printf("a release leaves on-chip memory as it was\n");
+        failures++;
+    }
+    expect("a batch after the release", run_made(&m), TDM_E_NO_VOTES, 0);
+    if (vote(TDM_CORNER_MAX) != TDM_OK || !vtcm_is_poisoned()) {
+        printf("on-chip memory comes back with the votes\n");
+        failures++;
+    }
+}
+
 /* A batch whose second packet is bad: nothing of it runs. */
 static void a_refused_batch_runs_nothing(void) {
     struct made good = valid(TDM_ADD), bad = valid(TDM_ADD);
@@ -332,6 +400,12 @@ static void lying_packets(void) {
     BAD("more chosen rows than words", TDM_MATMUL, m.words[1] = 1000, TDM_E_OPERANDS, 3);
     BAD("no chosen rows", TDM_MATMUL, m.words[1] = 0, TDM_E_OPERANDS, 3);
     BAD("no words for a product", TDM_MATMUL, (m.head.words = 1, m.head.bytes -= 16), TDM_E_OPERANDS, 3);
+    BAD("a plan of no columns", TDM_MATMUL, m.head.params[0] = 0, TDM_E_PARAM, 0);
+    BAD("a plan of transfers without end", TDM_SWIGLU, m.head.params[1] = 0xffffffff, TDM_E_PARAM, 1);
+    BAD("a plan beyond on-chip memory", TDM_SWIGLU, m.head.params[1] = TDM_TILES, TDM_E_SCRATCH, 0);
+    BAD("a plan beyond it for one product", TDM_MATMUL, m.head.params[1] = 3, TDM_E_SCRATCH, 1);
+    BAD("a plan of more columns than there are", TDM_MATMUL, m.head.params[0] = 0xffffffff, TDM_OK, 0);
+    BAD("weights read where they lie", TDM_SWIGLU, m.head.params[1] = 0, TDM_OK, 0);
     BAD("groups of nothing", TDM_L2_NORM, m.head.params[0] = 0, TDM_E_PARAM, 0);
     BAD("heads of nothing", TDM_ROPE, m.head.params[0] = 0, TDM_E_PARAM, 0);
     BAD("an angle for half a pair", TDM_ROPE, (m.t[1].width = m.t[1].stride = 31), TDM_E_SHAPE, 1);
@@ -360,11 +434,11 @@ static void what_does_not_fit_is_refused(void) {
     m.head.params[2] = 15999;
     expect("scores beyond on-chip memory", run_made(&m), TDM_E_SCRATCH, 0);
     m = valid(TDM_GATED_DELTA);
-    m.t[0] = m.t[1] = tensor(AT(0), 1, 64);
-    m.t[2] = tensor(AT(1), 1, 64);
+    m.t[0] = m.t[1] = tensor(AT(0), 1, 128);
+    m.t[2] = tensor(AT(1), 1, 32);
     m.t[3] = m.t[4] = tensor(AT(2), 1, 1);
-    m.t[5] = tensor(AT(3), 64, 64);
-    m.t[6] = tensor(AT(5), 1, 64);
+    m.t[5] = tensor(AT(3), 128, 32);
+    m.t[6] = tensor(AT(5), 1, 32);
     m.head.tensors = 7;
     m.head.words = 0;
     m.head.bytes = sizeof m.head + 7 * 24;
@@ -447,6 +521,7 @@ int main(int argc, char **argv) {
     map_window(WEIGHTS, DATA_BYTES, FILE_BYTES / 4, TDM_READ_ONLY);
     map_window(ALIAS, 0, DATA_BYTES, 0);
     map_window(BATCH, BATCH_AT, FILE_BYTES / 4, 0);
+    votes_bite();
     every_op_runs();
     lying_requests();
     a_refused_batch_runs_nothing();

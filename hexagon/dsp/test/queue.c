@@ -26,10 +26,11 @@ static void publish(struct pool *pool, uint32_t count);
 #ifdef TORN
 static _Bool take(struct pool *pool, struct taken *out) {
     /* The job ... */
-    *out = (struct taken){pool->task, pool->context, 0, atomic_load(&torn_count)};
-    if (atomic_load(&torn_next) >= out->count) {
+    uint32_t count = atomic_load(&torn_count);
+    if (atomic_load(&torn_next) >= count) {
         return false;
     }
+    *out = (struct taken){pool->task, pool->context, 0, count};
     POOL_BETWEEN(pool);
     /* ... and, apart from it, the index. */
     out->index = atomic_fetch_add(&torn_next, 1);
@@ -48,7 +49,7 @@ static void publish(struct pool *pool, uint32_t count) {
 
 static _Atomic int runs[2][TASKS];
 /* What the schedule of the first test waits for. */
-static _Atomic int parked, second_published, hammering;
+static _Atomic int parked, second_published, late_ended, hammering;
 static _Thread_local int is_worker;
 
 static void between(struct pool *pool) {
@@ -82,10 +83,10 @@ static void first_job(void *context, uint32_t index, uint32_t worker) {
     count_run(context, index, worker);
 }
 
-/* As `count_run`; task 0 lets the parked worker go and gives it time to take an index. */
+/* As `count_run`; task 0 lets the parked worker go and waits until it has taken an index. */
 static void second_job(void *context, uint32_t index, uint32_t worker) {
     if (worker == 0 && atomic_exchange(&second_published, 1) == 0) {
-        for (int i = 0; i < 1000; i++) {
+        for (int i = 0; i < WAIT_STEPS && !atomic_load(&late_ended); i++) {
             sched_yield();
         }
     }
@@ -104,6 +105,7 @@ static void *worker_thread(void *context) {
             port_wake();
         }
     }
+    atomic_store(&late_ended, 1);
     return NULL;
 }
 
