@@ -2,8 +2,8 @@
  *
  * `tandem_skel_handle_invoke` is the library's one exported name. FastRPC itself has methods 0
  * (open) and 1 (close). A method that ran returns 0 and says in its answer how it went, since
- * FastRPC drops the answer otherwise.
- * Batches do not come this way: they are messages of 64 bytes (packet.h) in a dspqueue.
+ * FastRPC drops the answer otherwise. Batches do not come this way: they are
+ * messages of 64 bytes (packet.h) in a dspqueue.
  *
  * All values are little-endian. hexagon/src/fastrpc/methods.rs mirrors this file by hand; its
  * tests compare every TDM_ number and every TDM_FIELD line.
@@ -43,6 +43,8 @@ struct tdm_started {
     uint32_t arch;    /* the library was built for: 73 and so on */
     uint32_t workers;
     uint32_t vtcm_bytes;
+    uint32_t exact; /* 1: floats are rounded as the reference device does */
+    uint32_t unused;
 };
 
 TDM_FIELD(tdm_start, queue, 0);
@@ -56,7 +58,9 @@ TDM_FIELD(tdm_started, version, 8);
 TDM_FIELD(tdm_started, arch, 12);
 TDM_FIELD(tdm_started, workers, 16);
 TDM_FIELD(tdm_started, vtcm_bytes, 20);
+TDM_FIELD(tdm_started, exact, 24);
+TDM_FIELD(tdm_started, unused, 28);
 _Static_assert(sizeof(struct tdm_start) == 24, "start");
-_Static_assert(sizeof(struct tdm_started) == 24, "started");
+_Static_assert(sizeof(struct tdm_started) == 32, "started");
 
 #endif

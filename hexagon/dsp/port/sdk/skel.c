@@ -108,6 +108,9 @@ static bool start(const struct tdm_start *in, struct tdm_started *out) {
 #ifdef __HEXAGON_ARCH__
     out->arch = __HEXAGON_ARCH__;
 #endif
+#ifndef TANDEM_HVX_FLOAT
+    out->exact = 1;
+#endif
     if (in->version != TDM_VERSION) {
         return fail(out, TDM_AT_VERSION, TDM_VERSION);
     }

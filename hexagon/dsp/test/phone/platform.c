@@ -237,6 +237,17 @@ static struct {
     int file;
 } files[FILES];
 static pthread_mutex_t files_lock = PTHREAD_MUTEX_INITIALIZER;
+/* Calls that have been carried out. A message may name buffers of calls sent before it. */
+static wire_calls calls_done;
+static pthread_cond_t call_done = PTHREAD_COND_INITIALIZER;
+
+static void wait_for_calls(wire_calls count) {
+    pthread_mutex_lock(&files_lock);
+    while (calls_done < count) {
+        pthread_cond_wait(&call_done, &files_lock);
+    }
+    pthread_mutex_unlock(&files_lock);
+}
 
 /* The place of a buffer's name; -1 where it is not known. Name 0 finds a free place. */
 static int find_file(uint64_t number) {
@@ -329,13 +340,17 @@ AEEResult dspqueue_read_noblock(dspqueue_t q, uint32_t *flags, uint32_t most_buf
     (void)most_buffers;
     (void)buffers;
     static long messages;
-    ssize_t got = recv(q->socket, message, most, MSG_DONTWAIT);
+    wire_calls calls = 0;
+    struct iovec parts[] = {{&calls, sizeof calls}, {message, most}};
+    ssize_t got = recvmsg(q->socket, &(struct msghdr){.msg_iov = parts, .msg_iovlen = 2}, MSG_DONTWAIT);
     if (got < 0) {
         return errno == EAGAIN ? AEE_EWOULDBLOCK : AEE_EFAILED;
     }
-    if (got == 0) {
+    if (got < (ssize_t)sizeof calls) {
         return AEE_EFAILED;
     }
+    got -= (ssize_t)sizeof calls;
+    wait_for_calls(calls);
     if (++messages == fault("die")) {
         _exit(4);
     }
@@ -440,7 +455,11 @@ int main(int argc, char **argv) {
             break;
         default: file(&call, local); break;
         }
-        if (send(WIRE_CONTROL, &answer, sizeof answer, MSG_NOSIGNAL) != (ssize_t)sizeof answer) {
+        pthread_mutex_lock(&files_lock);
+        calls_done++;
+        pthread_cond_broadcast(&call_done);
+        pthread_mutex_unlock(&files_lock);
+        if (call.kind == WIRE_INVOKE && send(WIRE_CONTROL, &answer, sizeof answer, MSG_NOSIGNAL) != (ssize_t)sizeof answer) {
             break;
         }
     }

@@ -10,7 +10,7 @@
 /* Descriptor of the DSP's process: calls and answers, a message each. */
 #define WIRE_CONTROL 0
 
-#define WIRE_INVOKE 1 /* in bytes follow; answered with a result and out bytes */
+#define WIRE_INVOKE 1 /* in bytes follow; answered with a result and out bytes. The others are not answered */
 #define WIRE_FILE 2   /* a descriptor comes along: a buffer's, `number` its name */
 #define WIRE_FORGET 3 /* that buffer's descriptor is closed */
 #define WIRE_QUEUE 4  /* a descriptor comes along: the queue's socket, `number` its name */
@@ -26,6 +26,9 @@ struct wire_call {
     uint32_t unused;
     uint8_t in[WIRE_MOST];
 };
+
+/* In front of every message of the queue to the DSP: how many calls had been sent before it. */
+typedef uint64_t wire_calls;
 
 struct wire_answer {
     int32_t result;
