@@ -17,7 +17,7 @@ use std::time::Instant;
 use tandem_cpu::{Cpu, CpuConfig, CpuError};
 use tandem_engine::engine::{Engine, LoadError};
 #[cfg(feature = "hexagon")]
-use tandem_hexagon::{EmulatorConfig, Hexagon, HexagonConfig, HexagonError};
+use tandem_hexagon::{EmulatorConfig, FastrpcConfig, Hexagon, HexagonConfig, HexagonError};
 use tandem_ipc::server::{ListenError, Listener, ListenerConfig};
 use tandem_program::Device;
 use tandem_program::reference::Reference;
@@ -74,6 +74,8 @@ pub(crate) fn device(config: &Config) -> Result<Box<dyn Device>, ServeError> {
         DeviceKind::Emulator => {
             Box::new(Hexagon::emulated(&HexagonConfig::default(), &EmulatorConfig::find()?)?)
         }
+        #[cfg(feature = "hexagon")]
+        DeviceKind::Hexagon => Box::new(Hexagon::fastrpc(&HexagonConfig::default(), &FastrpcConfig::find())?),
     })
 }
 

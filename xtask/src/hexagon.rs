@@ -210,10 +210,7 @@ mod tests {
         assert!(strays(fine, platform).is_empty());
         let stray = "HAP_mmap U\nfutex_wait U\nqurt_futex_wait U\nexecutor_start T 10 20";
         let found = strays(stray, platform);
-        assert_eq!(
-            found,
-            ["HAP_mmap", "futex_wait", "executor_start", "tandem_skel_handle_invoke (absent)"]
-        );
+        assert_eq!(found, ["HAP_mmap", "futex_wait", "executor_start", "tandem_skel_handle_invoke (absent)"]);
     }
 
     #[test]
