@@ -341,6 +341,8 @@ fn main() {
         let chosen = long || SHORT.contains(&name);
         add(format!("host::{name}"), here && chosen, Box::new(move || phone("host", &[])));
         if name == "matmul_q4_0" {
+            // On-chip memory is another process's between batches.
+            add(format!("lent::{name}"), here, Box::new(move || phone("lent", &["faults lend"])));
             let settings = [format!("program {}", v73.display()), format!("qemu {}", qemu.display())];
             let ready = here && v73.exists() && qemu.exists();
             let run = move || phone("v73", &settings.each_ref().map(String::as_str));

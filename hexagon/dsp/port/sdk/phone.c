@@ -149,6 +149,13 @@ void sdk_vtcm_return(void) {
     }
 }
 
+#ifdef TANDEM_HMX
+#include "../../kernels/tile.h"
+
+bool port_tiles_begin(void) { return HAP_compute_res_hmx_lock(vtcm.context) == 0; }
+void port_tiles_end(void) { HAP_compute_res_hmx_unlock(vtcm.context); }
+#endif
+
 /* --- memory of both sides ------------------------------------------------------------------- */
 
 /* Maps are at most 1 GiB (TDM_MAP_BYTES) and the host keeps those of a session below 2 GiB
