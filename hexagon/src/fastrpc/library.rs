@@ -95,6 +95,25 @@ pub(super) unsafe fn announce(folder: &Path) {
 mod tests {
     use super::*;
 
+    /// All of `dsp/` but other ports, tests and what the vendor's linker brings.
+    #[test]
+    fn the_build_with_the_sdk_has_every_source() {
+        let dsp = Path::new(env!("CARGO_MANIFEST_DIR")).join("dsp");
+        let mut sources = Vec::new();
+        for folder in ["", "kernels/", "port/sdk/"] {
+            for file in std::fs::read_dir(dsp.join(folder)).unwrap().flatten() {
+                let name = file.file_name().into_string().unwrap();
+                if name.ends_with(".c") && name != "arithmetic.c" {
+                    sources.push(format!("{folder}{name}"));
+                }
+            }
+        }
+        sources.sort();
+        let cmake = std::fs::read_to_string(dsp.join("CMakeLists.txt")).unwrap();
+        let listed = cmake.split_once("SHARED").unwrap().1.split_once(')').unwrap().0;
+        assert_eq!(listed.split_whitespace().collect::<Vec<_>>(), sources);
+    }
+
     #[test]
     fn the_newest_library_that_is_not_newer_than_the_dsp_is_taken() {
         let taken = [0x73, 0x75, 0x8779, 0x81, 0x85].map(|reported| version_for(reported).unwrap());
