@@ -203,13 +203,22 @@ static bool check_norm(const struct checker *c, bool gated) {
     return is_f32(c, weight, 1, x->width) && is_f32(c, out, x->rows, x->width) && writes(c, out, gated ? 7 : 3);
 }
 
+/* The plan of a product. */
+static bool plan(const struct checker *c) {
+    const uint32_t *params = c->p->head->params;
+    if (params[0] == 0) {
+        return refuse(c, TDM_E_PARAM, 0, 0, 1);
+    }
+    return params[1] <= TDM_TILES || refuse(c, TDM_E_PARAM, 1, params[1], TDM_TILES);
+}
+
 static bool check_matmul(const struct checker *c) {
     const struct tdm_tensor *t = c->p->tensors;
     const uint32_t tensors = c->p->head->tensors, all = c->p->head->words;
     if (tensors < 3 || tensors % 2 == 0) {
         return refuse(c, TDM_E_OPERANDS, 0, tensors, 3);
     }
-    if (!is_f32(c, 0, 0, 0)) {
+    if (!plan(c) || !is_f32(c, 0, 0, 0)) {
         return false;
     }
     uint32_t at = 0;
@@ -251,7 +260,7 @@ static bool check_matmul(const struct checker *c) {
 
 static bool check_swiglu(const struct checker *c) {
     const struct tdm_tensor *t = c->p->tensors;
-    if (!operands(c, 4) || !words(c, 0) || !is_f32(c, 0, 0, 0) || !is_weight(c, 1, t[0].width) ||
+    if (!operands(c, 4) || !words(c, 0) || !plan(c) || !is_f32(c, 0, 0, 0) || !is_weight(c, 1, t[0].width) ||
         !is_weight(c, 2, t[0].width)) {
         return false;
     }

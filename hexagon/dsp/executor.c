@@ -1,4 +1,5 @@
 #include "executor.h"
+#include "coherence.h"
 #include "port/port.h"
 #include <string.h>
 
@@ -89,6 +90,7 @@ static bool run_batch(struct executor *e, const struct tdm_request *r, struct fa
     }
     /* Copied before it is looked at: the other side cannot change what was checked. */
     const uint32_t bytes = (uint32_t)r->bytes;
+    port_host_wrote(m->memory + r->offset, bytes);
     memcpy(e->batch, m->memory + r->offset, bytes);
     struct packet p;
     uint32_t at = 0;
@@ -100,11 +102,19 @@ static bool run_batch(struct executor *e, const struct tdm_request *r, struct fa
     if (at != bytes) {
         return refuse(f, TDM_E_BATCH, bytes, at);
     }
+    /* Before anything of it runs: later it would undo what the batch wrote. */
+    at = 0;
+    for (uint32_t i = 0; i < r->count && parse(e->batch + at, bytes - at, &p, f); i++, at += p.head->bytes) {
+        see_inputs(e, &p);
+    }
+    const uint64_t carried = port_dma_bytes();
     at = 0;
     for (f->op = 0; f->op < r->count && parse(e->batch + at, bytes - at, &p, f); f->op++, at += p.head->bytes) {
         run_packet(e, &p);
+        settle_outputs(e, &p);
     }
     f->value = ++e->batches;
+    f->limit = port_dma_bytes() - carried;
     return true;
 }
 

@@ -75,13 +75,10 @@ static inline uint8_t *tensor_memory(const struct executor *e, const struct tdm_
     return e->maps[t->map].memory + t->offset;
 }
 
-/* Half of on-chip memory holds rounded activations, half is scratch, an equal part a worker. */
-static inline uint32_t activation_share(const struct executor *e) { return e->vtcm_bytes / 2; }
-static inline uint32_t worker_share(const struct executor *e) {
-    return e->vtcm_bytes / 2 / e->pool.workers / 128 * 128;
-}
+/* On-chip memory outside of products: an equal part a worker. */
+static inline uint32_t worker_share(const struct executor *e) { return e->vtcm_bytes / e->pool.workers / 128 * 128; }
 static inline uint8_t *worker_scratch(const struct executor *e, uint32_t worker) {
-    return e->vtcm + e->vtcm_bytes / 2 + (size_t)worker_share(e) * worker;
+    return e->vtcm + (size_t)worker_share(e) * worker;
 }
 
 #endif

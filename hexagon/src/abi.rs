@@ -17,7 +17,7 @@ numbers! {
     /// First word of a request.
     MAGIC = 0x4d44_4e54;
     /// Version of the ABI.
-    VERSION = 2;
+    VERSION = 3;
     /// Request: who are you.
     HELLO = 1;
     /// Request: make a window known.
@@ -148,6 +148,8 @@ numbers! {
     GATED_DELTA = 15;
     /// Op.
     GATED_NORM = 16;
+    /// Most weight tiles of one DMA transfer.
+    TILES = 64;
     /// In place of a product's count of chosen rows.
     ALL_ROWS = 0xffff_ffff;
 }

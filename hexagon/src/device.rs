@@ -4,12 +4,13 @@ use crate::abi::{self, Reply, Request};
 use crate::emulator::{Emulator, EmulatorConfig, EmulatorError};
 use crate::lower::{self, Operand};
 use crate::memory::{Extent, Shared, SharedError};
-use crate::{Link, packed};
+use crate::planner::Planner;
+use crate::{Link, packed, window};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tandem_program::{
-    BufferId, BufferInfo, DType, Device, DeviceError, DeviceInfo, Op, Power, Program, Region, Tensor, Ticket,
-    Votes,
+    BufferId, BufferInfo, DType, Device, DeviceError, DeviceInfo, Op, Power, Product, Program, Region,
+    Tensor, Ticket, Votes,
 };
 
 /// How to make a [`Hexagon`].
@@ -19,7 +20,8 @@ pub struct HexagonConfig {
     /// address space; memory is taken as it is written.
     pub memory: u64,
     /// Bytes the DSP has mapped at once (its addresses have 32 bits). Maps that a program does
-    /// not need give way to those it does. Default 2 GiB.
+    /// not need give way to those it does; a weight larger than a quarter of it is cut by rows.
+    /// Default 2 GiB.
     pub window: u64,
 }
 
@@ -68,6 +70,10 @@ pub struct Counters {
     pub instructions: u64,
     /// Of those, vector instructions.
     pub vector_instructions: u64,
+    /// Bytes that the DSP's DMA carried from or to memory.
+    pub dma_bytes: u64,
+    /// SwiGLU ops that on-chip memory had no room for as one: run as three.
+    pub separate_swiglu: u64,
 }
 
 /// A piece of shared memory that the DSP can be shown.
@@ -116,6 +122,9 @@ struct InFlight {
 pub struct Hexagon {
     info: DeviceInfo,
     window: u64,
+    planner: Planner,
+    /// Where a SwiGLU that is run as three ops keeps one of its products.
+    separate: Option<(BufferId, u64)>,
     // Ends before the memory it works on.
     link: Box<dyn Link>,
     shared: Shared,
@@ -152,6 +161,8 @@ impl Hexagon {
         let mut device = Hexagon {
             info,
             window: config.window,
+            planner: Planner { vtcm: 0, workers: 1 },
+            separate: None,
             link,
             shared,
             buffers: HashMap::new(),
@@ -175,6 +186,7 @@ impl Hexagon {
         let refused = |e: DeviceError| HexagonError::Refused(e.to_string());
         let hello = device.call(device.request(abi::HELLO)).map_err(refused)?;
         device.info.threads = hello.value as usize;
+        device.planner = Planner { vtcm: hello.limit, workers: hello.value.max(1) };
         device.info.detail = format!("{} workers, {} KiB of VTCM", hello.value, hello.limit >> 10);
         device.commands = device.place(u64::from(abi::BATCH_BYTES), false).map_err(refused)?;
         device.show(device.commands).map_err(refused)?;
@@ -267,6 +279,7 @@ impl Hexagon {
         }
         self.counters.instructions += reply.instructions;
         self.counters.vector_instructions += reply.vector_instructions;
+        self.counters.dma_bytes += reply.limit;
         Ok(())
     }
 
@@ -438,6 +451,43 @@ impl Hexagon {
         }
     }
 
+    /// Adds the packets of an op whose weights fit maps.
+    fn push_windowed(&mut self, op: &Op) -> Result<(), DeviceError> {
+        let Op::SwiGlu { x, gate, up, out } = op else {
+            return lower::parts(op).iter().try_for_each(|part| self.push(part));
+        };
+        if self.planner.fuses(gate.dtype, up.dtype, gate.rows, x.width, x.rows) {
+            return lower::parts(op).iter().try_for_each(|part| self.push(part));
+        }
+        let bytes = u64::from(out.rows) * u64::from(out.width) * 4;
+        let buffer = self.separate_buffer(bytes)?;
+        let other = Tensor { buffer, offset: 0, stride: out.width, ..*out };
+        let product = |weight: &Tensor, out: Tensor| Op::MatMul {
+            x: *x,
+            products: vec![Product { weight: *weight, rows: None, out }],
+        };
+        let ops = [product(gate, *out), product(up, other), Op::SiluMul { gate: *out, up: other, out: *out }];
+        self.counters.separate_swiglu += 1;
+        ops.iter().flat_map(lower::parts).try_for_each(|part| self.push(&part))
+    }
+
+    /// A buffer of this device's own, at least so large.
+    fn separate_buffer(&mut self, bytes: u64) -> Result<BufferId, DeviceError> {
+        if let Some((buffer, size)) = self.separate {
+            if size >= bytes {
+                return Ok(buffer);
+            }
+            self.flush()?;
+            self.separate = None;
+            self.used += size;
+            self.destroy(buffer)?;
+        }
+        let place = self.place(bytes, false)?;
+        let buffer = self.insert(Memory::Own { place, bytes });
+        self.separate = Some((buffer, bytes));
+        Ok(buffer)
+    }
+
     /// Adds the packet of one part of an op.
     fn push(&mut self, op: &Op) -> Result<(), DeviceError> {
         if self.batch.bytes.len() + lower::encoded_bytes(op) > abi::BATCH_BYTES as usize {
@@ -455,7 +505,8 @@ impl Hexagon {
                 lower::tensor(operand, map, *offset)
             })
             .collect();
-        lower::encode(op, &tensors, &mut self.batch.bytes);
+        let plan = lower::plan(op, &self.planner);
+        lower::encode(op, plan, &tensors, &mut self.batch.bytes);
         self.batch.packets += 1;
         self.batch.uses.extend(needs);
         Ok(())
@@ -549,7 +600,9 @@ impl Device for Hexagon {
 
     fn submit(&mut self, program: &Program) -> Result<Ticket, DeviceError> {
         program.validate(&|id| self.buffer_info(id))?;
-        let pushed = program.ops.iter().flat_map(lower::parts).try_for_each(|op| self.push(&op));
+        let slice = window::slice_bytes(self.window);
+        let ops = program.ops.iter().flat_map(|op| window::windowed(op, slice));
+        let pushed = ops.into_iter().try_for_each(|op| self.push_windowed(&op));
         if pushed.is_err() {
             self.batch = Batch::default();
         }

@@ -17,7 +17,9 @@ pub mod fastrpc;
 mod lower;
 mod memory;
 pub mod packed;
+pub mod planner;
 mod power;
+mod window;
 
 pub use device::{Counters, Hexagon, HexagonConfig, HexagonError};
 pub use emulator::{Emulator, EmulatorConfig, EmulatorError};

@@ -1,6 +1,7 @@
 //! Ops to packets.
 
 use crate::abi;
+use crate::planner::{Plan, Planner, Shape};
 use std::sync::Arc;
 use tandem_program::{DType, DeltaForm, Op, Product, StateOut, Tensor};
 
@@ -114,7 +115,7 @@ pub(crate) fn operands(op: &Op) -> Vec<Operand> {
 }
 
 /// The packet's op number, parameters and words.
-fn head(op: &Op) -> (u32, Vec<u32>, Vec<u32>) {
+fn head(op: &Op, plan: Plan) -> (u32, Vec<u32>, Vec<u32>) {
     let after = |states: &[StateOut]| states.iter().map(|s| s.after).collect();
     match op {
         Op::Embed { ids, scale, .. } => (abi::EMBED, vec![scale.to_bits()], ids.to_vec()),
@@ -127,9 +128,9 @@ fn head(op: &Op) -> (u32, Vec<u32>, Vec<u32>) {
                 None => vec![abi::ALL_ROWS],
                 Some(rows) => std::iter::once(rows.len() as u32).chain(rows.iter().copied()).collect(),
             });
-            (abi::MATMUL, vec![], words.collect())
+            (abi::MATMUL, vec![plan.columns, plan.tiles], words.collect())
         }
-        Op::SwiGlu { .. } => (abi::SWIGLU, vec![], vec![]),
+        Op::SwiGlu { .. } => (abi::SWIGLU, vec![plan.columns, plan.tiles], vec![]),
         Op::SiluMul { .. } => (abi::SILU_MUL, vec![], vec![]),
         Op::SigmoidMul { .. } => (abi::SIGMOID_MUL, vec![], vec![]),
         Op::Add { .. } => (abi::ADD, vec![], vec![]),
@@ -167,9 +168,32 @@ fn dtype_number(dtype: DType) -> u32 {
     dtype.ggml_id()
 }
 
+/// The plan of a product; of no meaning for other ops.
+pub(crate) fn plan(op: &Op, planner: &Planner) -> Plan {
+    match op {
+        Op::MatMul { x, products } => {
+            let shape = |p: &Product| Shape {
+                weight: p.weight.dtype,
+                fused: None,
+                outputs: p.out.width,
+                chosen: p.rows.is_some(),
+            };
+            let shapes: Vec<Shape> = products.iter().map(shape).collect();
+            planner.plan(&shapes, x.width, x.rows)
+        }
+        Op::SwiGlu { x, gate, up, .. } => {
+            let shape = Shape { fused: Some(up.dtype), ..Shape::whole(gate.dtype, gate.rows) };
+            planner.plan(&[shape], x.width, x.rows)
+        }
+        _ => NO_PLAN,
+    }
+}
+
+const NO_PLAN: Plan = Plan { columns: 0, tiles: 0 };
+
 /// Appends the packet of `op` with its operands where `tensors` says.
-pub(crate) fn encode(op: &Op, tensors: &[abi::Tensor], batch: &mut Vec<u8>) {
-    let (number, params, words) = head(op);
+pub(crate) fn encode(op: &Op, plan: Plan, tensors: &[abi::Tensor], batch: &mut Vec<u8>) {
+    let (number, params, words) = head(op, plan);
     let bytes = size_of::<abi::Packet>() + size_of_val(tensors) + 4 * words.len();
     let mut put = |word: u32| batch.extend(word.to_le_bytes());
     [bytes as u32, number, tensors.len() as u32, words.len() as u32].into_iter().for_each(&mut put);
@@ -182,6 +206,6 @@ pub(crate) fn encode(op: &Op, tensors: &[abi::Tensor], batch: &mut Vec<u8>) {
 
 /// Bytes [`encode`] appends.
 pub(crate) fn encoded_bytes(op: &Op) -> usize {
-    let (_, _, words) = head(op);
+    let (_, _, words) = head(op, NO_PLAN);
     size_of::<abi::Packet>() + operands(op).len() * size_of::<abi::Tensor>() + 4 * words.len()
 }

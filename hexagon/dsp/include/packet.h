@@ -28,13 +28,14 @@
 
 #define TDM_MAGIC 0x4d444e54
 /* Raised with every change of this file that the other side can notice. */
-#define TDM_VERSION 2
+#define TDM_VERSION 3
 
 /* Request kinds. */
 #define TDM_HELLO 1    /* reply: value = worker threads, limit = bytes of on-chip memory */
 #define TDM_MAP 2      /* map, file, file_offset, bytes, flags */
 #define TDM_UNMAP 3    /* map */
-#define TDM_RUN 4      /* map, offset, bytes, count; reply: value = batches run by the session so far */
+#define TDM_RUN 4      /* map, offset, bytes, count; reply: value = batches run by the session so far,
+                        * limit = bytes that DMA carried from or to memory for this one */
 #define TDM_GOODBYE 5  /* reply, then the end of the session */
 
 /* Request flags of TDM_MAP. */
@@ -95,8 +96,8 @@
 #define TDM_EMBED 1       /* table(packed) out; scale f; ids */
 #define TDM_RMS_NORM 2    /* x weight out; eps f */
 #define TDM_L2_NORM 3     /* x out; groups, eps f, scale f */
-#define TDM_MATMUL 4      /* x (weight(packed) out)..; -; for each product: TDM_ALL_ROWS, or a count and rows */
-#define TDM_SWIGLU 5      /* x gate(packed) up(packed) out */
+#define TDM_MATMUL 4      /* x (weight(packed) out)..; columns, tiles; for each product: TDM_ALL_ROWS, or a count and rows */
+#define TDM_SWIGLU 5      /* x gate(packed) up(packed) out; columns, tiles */
 #define TDM_SILU_MUL 6    /* gate up out */
 #define TDM_SIGMOID_MUL 7 /* x gate out */
 #define TDM_ADD 8         /* a b out */
@@ -108,6 +109,10 @@
 #define TDM_DELTA_GATES 14 /* alpha beta a dt decay beta_out */
 #define TDM_GATED_DELTA 15 /* q k v decay beta state out to..; chunked, position, heads, key_heads; after.. */
 #define TDM_GATED_NORM 16 /* x z weight out; eps f */
+
+/* Of a product: `columns` rounded in on-chip memory at once, from 1; `tiles` of 32 weight rows
+ * in one DMA transfer, 0 to read the weights where they lie. */
+#define TDM_TILES 64 /* the most in one transfer */
 
 #define TDM_ALL_ROWS 0xffffffff
 

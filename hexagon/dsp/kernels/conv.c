@@ -25,9 +25,3 @@ void conv_channels(const struct conv *c, uint32_t channels) {
         floats_store_some(c->out + (size_t)t * c->out_stride, c->silu ? floats_silu(y) : y, channels);
     }
 }
-
-void conv_state(const struct conv *c, uint32_t channels, uint32_t after, float *to, uint32_t to_stride) {
-    for (uint32_t j = 0; j < c->taps - 1; j++) {
-        memcpy(to + (size_t)j * to_stride, input(c, after + 1 + j), channels * sizeof(float));
-    }
-}

@@ -26,7 +26,4 @@ struct conv {
 
 void conv_channels(const struct conv *c, uint32_t channels);
 
-/* The state after column `after`: the last taps - 1 inputs, copied to `to`. */
-void conv_state(const struct conv *c, uint32_t channels, uint32_t after, float *to, uint32_t to_stride);
-
 #endif

@@ -113,6 +113,8 @@ static struct made valid(uint32_t op) {
         break;
     case TDM_MATMUL:
         m = make(op, 5, 5);
+        m.head.params[0] = 3;
+        m.head.params[1] = 1;
         m.t[0] = tensor(AT(0), 4, 256);
         m.t[1] = packed(TDM_Q6_K, 40, 256);
         m.t[2] = tensor(AT(1), 4, 40);
@@ -124,6 +126,8 @@ static struct made valid(uint32_t op) {
         break;
     case TDM_SWIGLU:
         m = make(op, 4, 0);
+        m.head.params[0] = 3;
+        m.head.params[1] = 1;
         m.t[0] = tensor(AT(0), 4, 256);
         m.t[1] = packed(TDM_Q4_K, 40, 256);
         m.t[2] = packed(TDM_Q8_0, 40, 256);
@@ -396,6 +400,12 @@ static void lying_packets(void) {
     BAD("more chosen rows than words", TDM_MATMUL, m.words[1] = 1000, TDM_E_OPERANDS, 3);
     BAD("no chosen rows", TDM_MATMUL, m.words[1] = 0, TDM_E_OPERANDS, 3);
     BAD("no words for a product", TDM_MATMUL, (m.head.words = 1, m.head.bytes -= 16), TDM_E_OPERANDS, 3);
+    BAD("a plan of no columns", TDM_MATMUL, m.head.params[0] = 0, TDM_E_PARAM, 0);
+    BAD("a plan of transfers without end", TDM_SWIGLU, m.head.params[1] = 0xffffffff, TDM_E_PARAM, 1);
+    BAD("a plan beyond on-chip memory", TDM_SWIGLU, m.head.params[1] = TDM_TILES, TDM_E_SCRATCH, 0);
+    BAD("a plan beyond it for one product", TDM_MATMUL, m.head.params[1] = 3, TDM_E_SCRATCH, 1);
+    BAD("a plan of more columns than there are", TDM_MATMUL, m.head.params[0] = 0xffffffff, TDM_OK, 0);
+    BAD("weights read where they lie", TDM_SWIGLU, m.head.params[1] = 0, TDM_OK, 0);
     BAD("groups of nothing", TDM_L2_NORM, m.head.params[0] = 0, TDM_E_PARAM, 0);
     BAD("heads of nothing", TDM_ROPE, m.head.params[0] = 0, TDM_E_PARAM, 0);
     BAD("an angle for half a pair", TDM_ROPE, (m.t[1].width = m.t[1].stride = 31), TDM_E_SHAPE, 1);
@@ -424,11 +434,11 @@ static void what_does_not_fit_is_refused(void) {
     m.head.params[2] = 15999;
     expect("scores beyond on-chip memory", run_made(&m), TDM_E_SCRATCH, 0);
     m = valid(TDM_GATED_DELTA);
-    m.t[0] = m.t[1] = tensor(AT(0), 1, 64);
-    m.t[2] = tensor(AT(1), 1, 64);
+    m.t[0] = m.t[1] = tensor(AT(0), 1, 128);
+    m.t[2] = tensor(AT(1), 1, 32);
     m.t[3] = m.t[4] = tensor(AT(2), 1, 1);
-    m.t[5] = tensor(AT(3), 64, 64);
-    m.t[6] = tensor(AT(5), 1, 64);
+    m.t[5] = tensor(AT(3), 128, 32);
+    m.t[6] = tensor(AT(5), 1, 32);
     m.head.tensors = 7;
     m.head.words = 0;
     m.head.bytes = sizeof m.head + 7 * 24;

@@ -26,10 +26,11 @@ static void publish(struct pool *pool, uint32_t count);
 #ifdef TORN
 static _Bool take(struct pool *pool, struct taken *out) {
     /* The job ... */
-    *out = (struct taken){pool->task, pool->context, 0, atomic_load(&torn_count)};
-    if (atomic_load(&torn_next) >= out->count) {
+    uint32_t count = atomic_load(&torn_count);
+    if (atomic_load(&torn_next) >= count) {
         return false;
     }
+    *out = (struct taken){pool->task, pool->context, 0, count};
     POOL_BETWEEN(pool);
     /* ... and, apart from it, the index. */
     out->index = atomic_fetch_add(&torn_next, 1);

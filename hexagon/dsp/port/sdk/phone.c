@@ -4,6 +4,7 @@
 #include "platform.h"
 #include "sdk.h"
 #include <stddef.h>
+#include <string.h>
 
 /* --- threads -------------------------------------------------------------------------------- */
 
@@ -180,6 +181,38 @@ void port_unmap(void *memory, uint32_t bytes) {
     HAP_munmap2(memory, bytes);
 #endif
 }
+
+/* Copies go through the caches here, not past them (user DMA is not used yet), so between packets
+ * there is nothing to clean or to drop; port_after_batch does both for the host's sake. Dropping
+ * lines after such a copy would lose what it wrote. */
+void port_clean(const void *memory, size_t bytes) {
+    (void)memory;
+    (void)bytes;
+}
+
+void port_invalidate(const void *memory, size_t bytes) {
+    (void)memory;
+    (void)bytes;
+}
+
+void port_host_wrote(const void *memory, size_t bytes) {
+    (void)memory;
+    (void)bytes;
+}
+
+static _Atomic uint64_t carried;
+
+void port_dma_start(const struct port_copy *c) {
+    for (uint32_t row = 0; row < c->rows; row++) {
+        memcpy((uint8_t *)c->to + (size_t)row * c->to_stride, (const uint8_t *)c->from + (size_t)row * c->from_stride,
+               c->width);
+    }
+    atomic_fetch_add_explicit(&carried, (uint64_t)c->rows * c->width, memory_order_relaxed);
+}
+
+void port_dma_wait(uint32_t left) { (void)left; }
+
+uint64_t port_dma_bytes(void) { return atomic_load_explicit(&carried, memory_order_relaxed); }
 
 bool port_before_batch(void) { return take(); }
 
