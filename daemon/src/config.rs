@@ -18,6 +18,9 @@ pub enum DeviceKind {
     /// The NPU's program under emulation, for tests: `cargo xtask hexagon` builds it.
     #[cfg(feature = "hexagon")]
     Emulator,
+    /// A phone's NPU.
+    #[cfg(feature = "hexagon")]
+    Hexagon,
 }
 
 impl DeviceKind {
@@ -131,7 +134,7 @@ pub enum Verb {
 pub struct File {
     /// Model file.
     pub model: Option<PathBuf>,
-    /// `cpu`, `reference` or `emulator`.
+    /// `cpu`, `hexagon`, `reference` or `emulator`.
     pub device: Option<DeviceKind>,
     /// Socket path.
     pub socket: Option<PathBuf>,

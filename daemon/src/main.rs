@@ -20,6 +20,12 @@ fn main() -> ExitCode {
         Ok(settings) => settings,
         Err(error) => return unusable(&error),
     };
+    #[cfg(feature = "hexagon")]
+    if config.device == tandemd::config::DeviceKind::Hexagon {
+        let phone = tandem_hexagon::FastrpcConfig::find();
+        // SAFETY: nothing above starts a thread, so this is the only one.
+        unsafe { tandem_hexagon::fastrpc::set_library_path(&phone) };
+    }
     let log = Log::start(filter);
     log::panics();
     let done = match flags.verb {

@@ -18,7 +18,7 @@ use std::time::Instant;
 use tandem_cpu::{Cpu, CpuConfig, CpuError};
 use tandem_engine::engine::LoadError;
 #[cfg(feature = "hexagon")]
-use tandem_hexagon::{EmulatorConfig, Hexagon, HexagonConfig, HexagonError};
+use tandem_hexagon::{EmulatorConfig, FastrpcConfig, Hexagon, HexagonConfig, HexagonError};
 use tandem_ipc::server::{ListenError, Listener, ListenerConfig};
 use tandem_program::Device;
 use tandem_program::reference::Reference;
@@ -78,6 +78,8 @@ fn device(config: &Config, kind: DeviceKind) -> Result<Box<dyn Device>, ServeErr
             emulator.budget = config.session.budget().unwrap_or(emulator.budget);
             Box::new(Hexagon::emulated(&HexagonConfig::default(), &emulator)?)
         }
+        #[cfg(feature = "hexagon")]
+        DeviceKind::Hexagon => Box::new(Hexagon::fastrpc(&HexagonConfig::default(), &FastrpcConfig::find())?),
     })
 }
 

@@ -125,7 +125,8 @@ static bool run(struct executor *e, const struct tdm_request *r, struct fault *f
                                                  memory_order_relaxed)) {
         return refuse(f, TDM_E_NO_VOTES, power, POWER_HELD);
     }
-    bool ran = run_batch(e, r, f);
+    bool ran = port_before_batch() ? run_batch(e, r, f) : refuse(f, TDM_E_SCRATCH, e->vtcm_bytes, 0);
+    port_after_batch();
     atomic_store_explicit(&e->power, POWER_HELD, memory_order_release);
     return ran;
 }

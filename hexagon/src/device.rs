@@ -40,6 +40,9 @@ pub enum HexagonError {
     /// The emulator did not start.
     #[error(transparent)]
     Emulator(#[from] EmulatorError),
+    /// The phone's DSP cannot be reached.
+    #[error(transparent)]
+    Fastrpc(#[from] crate::fastrpc::FastrpcError),
     /// The DSP's program or its emulator is not there.
     #[error(
         "the emulator device needs {}, which is not there: run `cargo xtask hexagon`, or let TANDEM_HEXAGON name the folder it has filled",
@@ -305,6 +308,8 @@ impl Hexagon {
         }
         let in_use = self.places.values().map(|p| p.extent.bytes).sum();
         let Some(extent) = self.shared.allocate(bytes) else {
+            // A session that is gone gives no memory either: that is another error.
+            self.call(self.request(abi::HELLO))?;
             return Err(self.out_of_memory(bytes, in_use, self.shared.bytes()));
         };
         let id = self.next_place;

@@ -5,14 +5,15 @@
 //!                └─ Link: 64-byte requests and replies ─────────────────┘
 //! ```
 //!
-//! [`Hexagon`] implements [`tandem_program::Device`] over a [`Link`]; the one here,
-//! [`emulator::Emulator`], runs the DSP's program as a process: under `qemu-hexagon`, or natively for the
-//! sanitizers. Weights are packed for the DSP's vectors when a program first uses them
+//! [`Hexagon`] implements [`tandem_program::Device`] over a [`Link`]. There are two:
+//! [`emulator::Emulator`] runs the DSP's program as a process, under `qemu-hexagon`, or natively for the
+//! sanitizers; [`fastrpc::Fastrpc`] reaches a phone's DSP. Weights are packed for the DSP's vectors when a program first uses them
 //! ([`packed`]); the numbers both sides share are in [`abi`].
 
 pub mod abi;
 mod device;
 pub mod emulator;
+pub mod fastrpc;
 mod lower;
 mod memory;
 pub mod packed;
@@ -22,6 +23,7 @@ mod window;
 
 pub use device::{Counters, Hexagon, HexagonConfig, HexagonError};
 pub use emulator::{Emulator, EmulatorConfig, EmulatorError};
+pub use fastrpc::{Fastrpc, FastrpcConfig, FastrpcError};
 pub use memory::{Shared, SharedError};
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The DSP's own test programs: the queue (`dsp/test/queue.c`) and hostile packets
+//! The DSP's own test programs: the queue (`dsp/test/queue.c`), hostile packets
 //! (`dsp/test/packets.c`). What `cargo xtask hexagon` has not built is listed as
 //! ignored: not run, and never counted as passed.
 
@@ -23,7 +23,10 @@ fn is_caught(output: &Output) -> bool {
 fn main() {
     let built = built();
     let qemu = built.join("qemu/usr/bin/qemu-hexagon");
-    let programs: [(&str, &str, bool, &[&str], Verdict); 6] = [
+    let programs: [(&str, &str, bool, &[&str], Verdict); 9] = [
+        ("products_through_tiles_are_plain_sums", "tiles", false, &[], passes),
+        ("products_through_tiles_are_plain_sums::v73", "tiles-v73", true, &[], passes),
+        ("the_librarys_own_arithmetic_is_this_machines", "arithmetic", false, &[], passes),
         ("every_task_of_the_queue_runs_once", "queue", false, &[], passes),
         ("every_task_of_the_queue_runs_once::tsan", "queue-tsan", false, &[], passes),
         ("a_queue_that_reads_job_and_index_apart_is_caught", "queue-torn", false, &[], is_caught),

@@ -56,6 +56,23 @@ pub(crate) enum TaskError {
         /// How many there are.
         planted: usize,
     },
+    /// Symbols that no phone has, or that a library should keep to itself.
+    #[error(
+        "{library} wants or gives symbols that hexagon/dsp/port/sdk/platform.h does not declare: {}",
+        found.join(", ")
+    )]
+    Symbols {
+        /// The library.
+        library: String,
+        /// Their names.
+        found: Vec<String>,
+    },
+    /// The check for such symbols does not see the planted one.
+    #[error("the symbol check sees {seen:?} in the planted library, not its one stray symbol")]
+    BlindToSymbols {
+        /// What it sees.
+        seen: Vec<String>,
+    },
     /// The demo.
     #[error(transparent)]
     Demo(#[from] crate::demo::DemoError),

@@ -5,6 +5,7 @@
 //! emulator   qemu-hexagon 10 of Debian's backports, unpacked target/hexagon/qemu
 //! make       hexagon/dsp/Makefile                            target/hexagon
 //! look       no instruction in emulator builds that the emulator gets wrong
+//!            nothing undefined in the phone's libraries but what platform.h declares
 //! ```
 
 use crate::cargo::{self, TaskError};
@@ -13,8 +14,9 @@ use crate::test::Run;
 use std::path::Path;
 use std::process::Command;
 
-/// Builds the DSP's program for qemu-hexagon and for this host, with the programs that test it, and
-/// checks by disassembly that the emulator runs what was built.
+/// Builds the DSP's program for qemu-hexagon and for this host, with the programs that test it, and the
+/// phone's libraries; checks by disassembly that the emulator runs what was built, and that a phone
+/// has what the libraries want.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
 
@@ -31,7 +33,16 @@ const NEEDS: [Need; 2] = [
 ];
 
 /// The programs that run under qemu-hexagon.
-const EMULATED: [&str; 2] = ["tandem-dsp-v73", "packets-v73"];
+const EMULATED: [&str; 3] = ["tandem-dsp-v73", "packets-v73", "tandem-phone-v73"];
+
+/// The DSP's versions that have a library.
+const ARCHS: [u32; 4] = [73, 75, 79, 81];
+
+/// What the phone gives its libraries: every function of this header.
+const PLATFORM: &str = "hexagon/dsp/port/sdk/platform.h";
+
+/// The one name a library gives.
+const ENTRY: &str = "tandem_skel_handle_invoke";
 
 pub(crate) fn run(_: &Args) -> Result<(), TaskError> {
     build()
@@ -66,7 +77,57 @@ fn build() -> Result<(), TaskError> {
         return Err(TaskError::Blind { seen: planted.len(), planted: PLANTED });
     }
     println!("xtask: built in {}; no instruction that qemu-hexagon gets wrong", folder.display());
+    look_at_libraries(&folder)
+}
+
+/// A phone loads a library only if it has all that the library leaves undefined.
+fn look_at_libraries(folder: &Path) -> Result<(), TaskError> {
+    let header = cargo::root().join(PLATFORM);
+    let platform =
+        std::fs::read_to_string(&header).map_err(|source| TaskError::File { path: header, source })?;
+    let symbols = |file: &str| {
+        cargo::output(Command::new("llvm-nm-22").args(["-D", "--format=posix"]).arg(folder.join(file)))
+    };
+    for arch in ARCHS {
+        let library = format!("phone/libtandem-dsp-v{arch}.so");
+        let found = strays(&symbols(&library)?, &platform);
+        if !found.is_empty() {
+            return Err(TaskError::Symbols { library, found });
+        }
+    }
+    // The check has to see what it looks for.
+    let planted = strays(&symbols("phone-v73/stray.so")?, &platform);
+    if planted != ["printf"] {
+        return Err(TaskError::BlindToSymbols { seen: planted });
+    }
+    println!("xtask: the libraries for v73, v75, v79 and v81 want nothing that {PLATFORM} does not declare");
     Ok(())
+}
+
+/// Dynamic symbols, as nm prints them, that a library may not have: undefined ones the platform
+/// does not give, and defined ones besides the entry.
+fn strays(symbols: &str, platform: &str) -> Vec<String> {
+    let declared = |name: &str| {
+        platform.match_indices(name).any(|(at, _)| {
+            let before = platform[..at].chars().next_back();
+            let own = before.is_none_or(|c| !c.is_ascii_alphanumeric() && c != '_');
+            own && platform[at + name.len()..].starts_with('(')
+        })
+    };
+    let mut found: Vec<String> = symbols
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let (name, kind) = (words.next()?, words.next()?);
+            let fine = if kind.eq_ignore_ascii_case("u") { declared(name) } else { name == ENTRY };
+            (!fine).then(|| name.to_owned())
+        })
+        .collect();
+    // A library without its entry is none.
+    if !symbols.lines().any(|line| line.starts_with(&format!("{ENTRY} T"))) {
+        found.push(format!("{ENTRY} (absent)"));
+    }
+    found
 }
 
 fn fetch_emulator(folder: &Path) -> Result<(), TaskError> {
@@ -141,6 +202,16 @@ fn has_vector_float(instruction: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn symbols_that_a_phone_does_not_have_are_found() {
+        let platform = "int HAP_mmap2(void *a);\nint qurt_futex_wait(void *w);";
+        let fine = "HAP_mmap2 U\nqurt_futex_wait U\ntandem_skel_handle_invoke T 2b7a0 98";
+        assert!(strays(fine, platform).is_empty());
+        let stray = "HAP_mmap U\nfutex_wait U\nqurt_futex_wait U\nexecutor_start T 10 20";
+        let found = strays(stray, platform);
+        assert_eq!(found, ["HAP_mmap", "futex_wait", "executor_start", "tandem_skel_handle_invoke (absent)"]);
+    }
 
     #[test]
     fn instructions_that_the_emulator_gets_wrong_are_found() {

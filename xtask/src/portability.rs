@@ -96,7 +96,7 @@ pub(crate) fn emulated(mode: Run) -> Result<(), TaskError> {
 /// What an Android image is built from, without linking: that needs Android's own C toolchain.
 pub(crate) fn checked(mode: Run) -> Result<(), TaskError> {
     let rust = Rust::with_std_for(ANDROID)?;
-    let crates = ["-p", "tandem-ipc", "-p", "tandem-sdk", "-p", "tandem-engine"];
+    let crates = ["-p", "tandem-ipc", "-p", "tandem-sdk", "-p", "tandem-engine", "-p", "tandem-hexagon"];
     cargo::run(rust.cargo(&["check"], ANDROID, mode).args(crates))?;
     // The runtime of Wasm policies has a part in C.
     cargo::run(&mut rust.cargo(&["check", "-p", "tandemd", "--no-default-features"], ANDROID, mode))

@@ -61,6 +61,13 @@ uint64_t port_dma_bytes(void);
  * off on-chip memory may lose what it holds; in emulation it surely does. */
 bool port_power(const struct tdm_power *votes);
 
+/* Around every batch, while votes are held. Before: on-chip memory is ours again if it was lent;
+ * false where the platform does not return it. After: the other side sees what was written, this
+ * side will see what it writes, and on-chip memory that another process waits for is lent. What
+ * it held may be lost between batches. */
+bool port_before_batch(void);
+void port_after_batch(void);
+
 /* Instructions run by this thread, all and vector ones, where somebody counts them. */
 void port_counters(uint64_t *instructions, uint64_t *vector_instructions);
 

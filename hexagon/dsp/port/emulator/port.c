@@ -109,6 +109,10 @@ bool port_power(const struct tdm_power *votes) {
     return true;
 }
 
+/* Nobody else wants on-chip memory; coherence.c sees to the caches. */
+bool port_before_batch(void) { return true; }
+void port_after_batch(void) {}
+
 /* Before and behind every view of a map lies a page that nobody may touch: a kernel that leaves
  * its map dies here instead of reading a neighbour. */
 #define GUARD 0x10000u
