@@ -152,6 +152,9 @@ pub struct File {
     pub core_dumps: bool,
     /// Folder for compiled policies, which only the daemon's user may write to.
     pub policy_cache: Option<PathBuf>,
+    /// Folder for the CPU's repacked weights, as large as the model; default `weights` in
+    /// `$CACHE_DIRECTORY`, else they are in memory only.
+    pub weight_cache: Option<PathBuf>,
     /// What work costs on this device, as `tandem policy calibrate` fits it; policies are told.
     pub cost: Option<CostModel>,
     /// What happens where the device is lost.
@@ -308,6 +311,8 @@ pub struct Config {
     pub placement: String,
     /// Folder for compiled policies; without one they are compiled at every start.
     pub policy_cache: Option<PathBuf>,
+    /// Folder for the CPU's repacked weights.
+    pub weight_cache: Option<PathBuf>,
     /// What happens where the device is lost.
     pub session: SessionSettings,
     /// How power votes are managed.
@@ -335,9 +340,9 @@ pub fn default_socket() -> PathBuf {
     own.map_or_else(|| "/run/tandem/tandem.sock".into(), |dir| Path::new(&dir).join("tandem.sock"))
 }
 
-/// The service manager's cache folder, where it gives one.
-fn default_policy_cache() -> Option<PathBuf> {
-    std::env::var_os("CACHE_DIRECTORY").filter(|d| !d.is_empty()).map(|d| Path::new(&d).join("policies"))
+/// A folder in the service manager's cache folder, where it gives one.
+fn default_cache(name: &str) -> Option<PathBuf> {
+    std::env::var_os("CACHE_DIRECTORY").filter(|d| !d.is_empty()).map(|d| Path::new(&d).join(name))
 }
 
 impl File {
@@ -444,7 +449,8 @@ impl Config {
             placement,
             session: file.session,
             power,
-            policy_cache: file.policy_cache.or_else(default_policy_cache),
+            policy_cache: file.policy_cache.or_else(|| default_cache("policies")),
+            weight_cache: file.weight_cache.or_else(|| default_cache("weights")),
             unload_after: Some(std::time::Duration::from_secs(limits.unload_after_s))
                 .filter(|d| !d.is_zero()),
             limits,
@@ -468,6 +474,7 @@ impl Config {
             ("context", engine.context != new.engine.context),
             ("board", self.board != new.board),
             ("policy_cache", self.policy_cache != new.policy_cache),
+            ("weight_cache", self.weight_cache != new.weight_cache),
             ("cost", engine.cost != new.engine.cost),
             ("power.vote_log", self.power.vote_log != new.power.vote_log),
             ("power.battery", self.power.battery != new.power.battery),

@@ -19,6 +19,7 @@ pub mod front;
 pub mod log;
 pub mod policy;
 pub mod power;
+mod private_folder;
 pub mod scheduler;
 pub mod serve;
 pub mod session;

@@ -6,6 +6,7 @@ use crate::front::{Admission, Front};
 use crate::log::{self, Log};
 use crate::policy::{PolicyError, PolicyHost};
 use crate::power::Manager;
+use crate::private_folder;
 use crate::scheduler::{Command, Parts, Scheduler};
 use crate::session::{Make, Sessions, Terms};
 use crate::status::Facts;
@@ -70,7 +71,11 @@ fn system(what: &'static str) -> impl Fn(std::io::Error) -> ServeError {
 /// Makes a device of a kind, as the settings have it.
 fn device(config: &Config, kind: DeviceKind) -> Result<Box<dyn Device>, ServeError> {
     Ok(match kind {
-        DeviceKind::Cpu => Box::new(Cpu::new(CpuConfig { threads: config.threads, ..CpuConfig::default() })?),
+        DeviceKind::Cpu => {
+            let folder = config.weight_cache.as_deref();
+            let cache = folder.and_then(|folder| private_folder::open(folder, "repacked weights"));
+            Box::new(Cpu::new(CpuConfig { threads: config.threads, cache, ..CpuConfig::default() })?)
+        }
         DeviceKind::Reference => Box::new(Reference::new()),
         #[cfg(feature = "hexagon")]
         DeviceKind::Emulator => {

@@ -4,9 +4,10 @@
 //! the daemon. So the folder must belong to the daemon's user and nobody else
 //! may write to it; an author's compiled file is never taken.
 
+use crate::private_folder::{self, trusted};
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use wasmtime::Engine;
 use wasmtime::component::Component;
@@ -22,17 +23,7 @@ pub(crate) struct Cache {
 impl Cache {
     /// Opens or makes the folder; `None`, with a warning, if it cannot be trusted.
     pub(crate) fn open(folder: &Path) -> Option<Self> {
-        if let Err(e) = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder) {
-            tracing::warn!("no cache of compiled policies: cannot make {}: {e}", folder.display());
-            return None;
-        }
-        match trusted(folder) {
-            Ok(()) => Some(Self { folder: folder.to_owned() }),
-            Err(reason) => {
-                tracing::warn!("no cache of compiled policies: {} {reason}", folder.display());
-                None
-            }
-        }
+        private_folder::open(folder, "compiled policies").map(|folder| Self { folder })
     }
 
     /// The files of a component: its bytes, compared in full, and its code.
@@ -87,20 +78,4 @@ fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
         std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&partial)?;
     std::io::Write::write_all(&mut file, bytes)?;
     std::fs::rename(&partial, path)
-}
-
-/// Why `path` cannot be trusted: not ours, a link, or others may write to it.
-fn trusted(path: &Path) -> Result<(), String> {
-    let data = std::fs::symlink_metadata(path).map_err(|e| format!("cannot be looked at: {e}"))?;
-    let user = rustix::process::geteuid().as_raw();
-    if data.is_symlink() {
-        return Err("is a symbolic link".to_owned());
-    }
-    if data.uid() != user {
-        return Err(format!("belongs to user {}, not {user}", data.uid()));
-    }
-    if data.mode() & 0o022 != 0 {
-        return Err(format!("can be written by others (mode {:o})", data.mode() & 0o7777));
-    }
-    Ok(())
 }
