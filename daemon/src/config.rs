@@ -31,6 +31,8 @@ impl DeviceKind {
             DeviceKind::Reference => "reference",
             #[cfg(feature = "hexagon")]
             DeviceKind::Emulator => "emulator",
+            #[cfg(feature = "hexagon")]
+            DeviceKind::Hexagon => "hexagon",
         }
     }
 }

@@ -94,7 +94,7 @@ fn main() {
     for (name, config) in [("v73", emulated.ok()), ("host", host)] {
         // A stopped process is given up after its budget, which has to do for a start on a busy
         // machine; so fewer rounds, but in a long run.
-        let stops = if std::env::var_os("TANDEM_LONG").is_some() { 100 } else { 8 };
+        let stops = if std::env::var_os("TANDEM_LONG").is_some() { 100 } else { 3 };
         let cases = [("killed", Signal::KILL, 100, 600), ("stopped", Signal::STOP, stops, 2)];
         for (what, signal, rounds, seconds) in cases {
             let here = config.is_some();
