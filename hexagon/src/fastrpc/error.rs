@@ -156,7 +156,7 @@ pub(super) fn start_failure(at: u32, reason: u32) -> String {
 pub(super) fn code(code: i32) -> String {
     const DSP: u32 = 0x8000_0400;
     let raw = code as u32;
-    let (side, number) = if raw >= DSP && raw < DSP + 0x400 { ("the DSP, ", raw - DSP) } else { ("", raw) };
+    let (side, number) = if (DSP..DSP + 0x400).contains(&raw) { ("the DSP, ", raw - DSP) } else { ("", raw) };
     let meaning = match number {
         0x02 => "no memory",
         0x06 => "the library cannot be loaded",
