@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tandem_engine::engine::{Engine, EngineOptions};
 use tandem_hexagon::{EmulatorConfig, Hexagon, HexagonConfig};
-use tandem_program::{BufferId, DType, Device, DeviceError, Op, Power, Product, Program, Tensor, Votes};
+use tandem_program::{BufferId, DType, Device, DeviceError, Op, Product, Program, Tensor, Votes};
 use tandemd::power::{Gate, Gated, Reason};
 
 const COLUMNS: u32 = 2;
