@@ -84,7 +84,11 @@ fn device(config: &Config, kind: DeviceKind) -> Result<Box<dyn Device>, ServeErr
             Box::new(Hexagon::emulated(&HexagonConfig::default(), &emulator)?)
         }
         #[cfg(feature = "hexagon")]
-        DeviceKind::Hexagon => Box::new(Hexagon::fastrpc(&HexagonConfig::default(), &FastrpcConfig::find())?),
+        DeviceKind::Hexagon => {
+            let mut phone = FastrpcConfig::find();
+            phone.budget = config.session.budget().unwrap_or(phone.budget);
+            Box::new(Hexagon::fastrpc(&HexagonConfig::default(), &phone)?)
+        }
     })
 }
 

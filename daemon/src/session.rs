@@ -153,6 +153,11 @@ impl Sessions {
             self.last_loss = Some(why);
             self.due = Some(Instant::now() + wait);
             engine.end_session(events);
+            // Sessions that die over every first batch are no better than none.
+            self.down = self.failures >= self.terms.tries && !self.gives_up();
+            if let Some(why) = self.down() {
+                engine.fail_all(|| DeviceError::Lost(why.to_owned()).into(), events);
+            }
             return Mended::Lost;
         };
         if due > Instant::now() {

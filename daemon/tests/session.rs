@@ -417,6 +417,34 @@ fn a_device_that_dies_over_every_first_batch_is_given_up() {
     daemon.stop();
 }
 
+fn without_a_fallback_such_a_device_refuses_between_its_tries_until_it_works() {
+    let fate = Fate::new();
+    let daemon = Daemon::start(&fate, Setup { tries: 2, ..Setup::default() }).unwrap();
+    let client = daemon.client("one");
+    let expected = ask(&client, "screen").unwrap();
+    fate.stillborn.store(true, Ordering::SeqCst);
+    fate.dies_after(0);
+    let status = || client.status().unwrap()["session"]["state"].clone();
+    until(|| {
+        let error = ask(&client, "screen").unwrap_err();
+        assert!(is_told_to_retry(&error), "{error}");
+        status() == "down"
+    });
+    // Refused as it comes, not after the wait for the next try: no other session was made for it.
+    let made = fate.made.load(Ordering::SeqCst);
+    assert!(is_told_to_retry(&ask(&client, "screen").unwrap_err()));
+    assert!(fate.made.load(Ordering::SeqCst) <= made + 1);
+    fate.stillborn.store(false, Ordering::SeqCst);
+    let mut answer = None;
+    until(|| {
+        answer = ask(&client, "screen").ok();
+        answer.is_some()
+    });
+    assert_eq!(answer.unwrap(), expected);
+    drop(client);
+    daemon.stop();
+}
+
 fn a_device_that_cannot_be_had_at_the_start_gives_way_to_the_cpu_if_allowed() {
     for (refusals, votes) in [(1, false), (1, true)] {
         let fate = Fate::new();
@@ -438,7 +466,11 @@ fn a_device_that_cannot_be_had_at_the_start_gives_way_to_the_cpu_if_allowed() {
 }
 
 fn main() {
-    let tests: [(&str, fn()); 6] = [
+    let tests: [(&str, fn()); 7] = [
+        (
+            "without_a_fallback_such_a_device_refuses_between_its_tries_until_it_works",
+            without_a_fallback_such_a_device_refuses_between_its_tries_until_it_works,
+        ),
         ("lost_at_a_hundred_moments_the_daemon_serves_on", lost_at_a_hundred_moments_the_daemon_serves_on),
         ("votes_are_asked_of_the_session_that_lives", votes_are_asked_of_the_session_that_lives),
         (

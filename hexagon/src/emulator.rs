@@ -138,12 +138,13 @@ impl Emulator {
             .args(config.perturb.map(|seed| seed.to_string()))
             .stdin(Stdio::from(memory))
             .stdout(Stdio::from(OwnedFd::from(theirs)));
+        let (power, their_power) = UnixStream::pair().map_err(EmulatorError::Socket)?;
+        power.set_read_timeout(Some(config.power_budget)).map_err(EmulatorError::Socket)?;
+        // Last of what may fail: a child that nobody waits for stays.
         let child = command.spawn().map_err(|source| EmulatorError::Spawn {
             program: command.get_program().to_string_lossy().into_owned(),
             source,
         })?;
-        let (power, their_power) = UnixStream::pair().map_err(EmulatorError::Socket)?;
-        power.set_read_timeout(Some(config.power_budget)).map_err(EmulatorError::Socket)?;
         let power = Arc::new(PowerSocket::new(power));
         let emulator = Emulator { child, socket, power, budget: config.budget, lost: None };
         // A process that is gone already says why when the first reply is waited for.

@@ -53,7 +53,7 @@ pub struct FastrpcConfig {
     pub workers: u32,
     /// On-chip memory in bytes, a multiple of 4096. Default 0: all there is.
     pub vtcm_bytes: u32,
-    /// A batch that takes longer ends the session. Default ten seconds.
+    /// A batch, or a call for votes, that takes longer ends the session. Default ten seconds.
     pub budget: Duration,
 }
 

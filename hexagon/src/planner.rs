@@ -7,7 +7,7 @@
 //! ```
 //!
 //! All weights of a product go by once for every group of columns that fits at once, so columns
-//! come first, then tiles. The executor counts the same way (`dsp/run.c`) and refuses what does
+//! come first, then tiles. The executor counts the same way (`dsp/run_product.c`) and refuses what does
 //! not fit; a plan changes how often bytes move, never a result.
 
 use crate::{abi, packed};

@@ -268,7 +268,22 @@ fn a_queue_that_fails_is_lost() {
     assert!(text.contains("power votes") && text.contains("connection is gone"), "{text}");
 }
 
-/// A DSP that hangs, with a call for votes under way or not.
+/// A DSP that hangs over a call for votes: the call comes back, within the budget and a little.
+fn a_call_for_votes_that_hangs_is_given_up() {
+    let mut phone = Phone::new("hung_votes", &[]);
+    phone.config.budget = Duration::from_millis(1500);
+    let mut device = phone.device().unwrap();
+    work(&mut device, 2).unwrap();
+    let power = device.power().unwrap();
+    let process = Pid::from_raw(children().trim().parse().unwrap()).unwrap();
+    kill_process(process, Signal::STOP).unwrap();
+    assert!(matches!(power.apply(&Votes::RELEASED), Err(DeviceError::Lost(_))));
+    assert!(matches!(work(&mut device, 1), Err(DeviceError::Lost(_))));
+    drop(device);
+    work(&mut phone.device().unwrap(), 2).unwrap();
+}
+
+/// A DSP that hangs over a batch.
 fn a_dsp_that_hangs_is_given_up() {
     let mut phone = Phone::new("hangs", &[]);
     phone.config.budget = Duration::from_millis(1500);
@@ -352,7 +367,7 @@ fn main() {
     for (name, settings, says) in REFUSALS {
         add(format!("{name}_names_the_remedy"), here, Box::new(move || refused(name, settings, says)));
     }
-    let tests: [(&str, fn()); 10] = [
+    let tests: [(&str, fn()); 11] = [
         ("a_missing_driver_names_the_remedy", a_missing_driver_names_the_remedy),
         ("missing_functions_are_named_or_made_up_for", missing_functions_are_named_or_made_up_for),
         (
@@ -365,6 +380,7 @@ fn main() {
         ("sessions_that_die_are_lost", sessions_that_die_are_lost),
         ("a_queue_that_fails_is_lost", a_queue_that_fails_is_lost),
         ("a_dsp_that_hangs_is_given_up", a_dsp_that_hangs_is_given_up),
+        ("a_call_for_votes_that_hangs_is_given_up", a_call_for_votes_that_hangs_is_given_up),
         ("nothing_is_left", nothing_is_left),
     ];
     for (name, run) in tests {

@@ -14,6 +14,7 @@ use memmap2::Mmap;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Changes with the order that [`interleave`](crate::kernels::interleave) writes.
 const VERSION: u32 = 1;
@@ -26,9 +27,14 @@ const SUM_BYTES: usize = 8;
 /// A folder of repacked weights.
 pub(crate) struct Cache {
     folder: PathBuf,
-    /// Models whose files have been looked through, see [`Cache::keep`].
+    /// Contents that are in use.
     seen: Vec<u64>,
+    /// Whether what is kept of others has been removed.
+    cleared: bool,
 }
+
+/// Tells the unfinished files of this process apart.
+static PARTIALS: AtomicU64 = AtomicU64::new(0);
 
 /// One weight's place in the cache.
 pub(crate) struct Entry {
@@ -51,7 +57,7 @@ impl Kept {
 impl Cache {
     /// `folder` is there and belongs to this user alone.
     pub(crate) fn new(folder: &Path) -> Self {
-        Cache { folder: folder.to_owned(), seen: Vec::new() }
+        Cache { folder: folder.to_owned(), seen: Vec::new(), cleared: false }
     }
 
     /// Where a weight of `bytes` bytes that begins at `offset` of these contents is kept; none where
@@ -63,7 +69,10 @@ impl Cache {
     }
 
     /// The repacked weight of an entry, `bytes` long.
-    pub(crate) fn find(&self, entry: &Entry, bytes: usize) -> Option<Kept> {
+    pub(crate) fn find(&mut self, entry: &Entry, bytes: usize) -> Option<Kept> {
+        if !self.seen.contains(&entry.identity) {
+            self.seen.push(entry.identity);
+        }
         let file = File::open(&entry.path).ok()?;
         if file.metadata().ok()?.len() != (bytes + SUM_BYTES) as u64 {
             return None;
@@ -78,17 +87,16 @@ impl Cache {
     /// Writes a repacked weight and maps it; none where the system refuses, and the cache goes
     /// without it. What is kept of other models, or of this one before it was replaced, goes.
     pub(crate) fn keep(&mut self, entry: &Entry, bytes: &[u8]) -> Option<Kept> {
-        if !self.seen.contains(&entry.identity) {
-            self.seen.push(entry.identity);
+        if !std::mem::replace(&mut self.cleared, true) {
             self.forget_others();
         }
-        let partial = entry.path.with_extension(format!("partial-{}", std::process::id()));
+        let number = PARTIALS.fetch_add(1, Ordering::Relaxed);
+        let partial = entry.path.with_extension(format!("partial-{}-{number}", std::process::id()));
         let written = || -> std::io::Result<()> {
             let mut file = File::create(&partial)?;
             file.write_all(bytes)?;
+            // Not waited for until it is on the disk: after a power cut the sum tells.
             file.write_all(&sum(bytes).to_le_bytes())?;
-            // Else a power cut may leave the new name with old blocks behind it.
-            file.sync_data()?;
             std::fs::rename(&partial, &entry.path)
         };
         if written().is_err() {
@@ -100,10 +108,13 @@ impl Cache {
 
     fn forget_others(&self) {
         let ours: Vec<String> = self.seen.iter().map(|identity| format!("{identity:016x}-")).collect();
+        let own = format!(".partial-{}-", std::process::id());
         for file in std::fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let name = file.file_name().to_string_lossy().into_owned();
             let stale = name.ends_with(".repacked") && !ours.iter().any(|own| name.starts_with(own));
-            if stale || name.contains(".partial-") {
+            // One that another device of this process writes has its number.
+            let left = name.contains(".partial-") && !name.contains(&own);
+            if stale || left {
                 // One that stays takes room, nothing else.
                 let _ = std::fs::remove_file(file.path());
             }

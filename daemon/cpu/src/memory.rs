@@ -260,7 +260,7 @@ impl Store {
         let mut cached = cache.zip(identity).and_then(|(cache, identity)| {
             cache.entry(identity, weight.offset, &view, bytes).map(|entry| (cache, entry))
         });
-        let found = cached.as_ref().filter(|_| room).and_then(|(cache, entry)| cache.find(entry, bytes));
+        let found = cached.as_mut().filter(|_| room).and_then(|(cache, entry)| cache.find(entry, bytes));
         let copy = match found {
             Some(kept) => {
                 release(0..bytes);

@@ -49,6 +49,8 @@ pub struct Executor {
 
 /// Rows kept to be read into again: those of a pass of the most columns.
 const SPARE_ROWS: usize = 8;
+/// Shorter rows are the allocator's to keep.
+const SPARE_VALUES: usize = 16 * 1024;
 
 impl Executor {
     /// Imports the file's mapping into the device (no copy where the device can read host
@@ -173,7 +175,7 @@ impl Executor {
     /// Takes rows of a [`PassOutput`] back, to be read into again.
     pub fn recycle(&mut self, rows: impl IntoIterator<Item = Vec<f32>>) {
         let room = SPARE_ROWS.saturating_sub(self.spare.len());
-        self.spare.extend(rows.into_iter().take(room));
+        self.spare.extend(rows.into_iter().filter(|row| row.capacity() >= SPARE_VALUES).take(room));
     }
 
     /// Has the device give back what it can make again.
@@ -306,7 +308,8 @@ impl Executor {
     pub fn read(&mut self, tensor: &Tensor) -> Result<Vec<f32>, DeviceError> {
         // A megabyte of logits a column: through a piece of the stack, not through memory twice.
         let mut piece = [0u8; 16 * 1024];
-        let mut values = self.spare.pop_if(|row| row.capacity() == tensor.len()).unwrap_or_default();
+        let spare = self.spare.iter().position(|row| row.capacity() == tensor.len());
+        let mut values = spare.map_or_else(Vec::new, |at| self.spare.swap_remove(at));
         values.clear();
         values.reserve_exact(tensor.len());
         let mut offset = tensor.offset;

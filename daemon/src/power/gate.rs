@@ -205,6 +205,11 @@ impl<L: Lock> Gate<L> {
         state.totals.in_flight = 0;
         state.event(PowerEventKind::STARTED, now);
         let raised = self.apply(&mut state, true, Reason::Start);
+        if raised.is_err() {
+            // The device is given up: its handler is not to outlive it here.
+            let now = self.now();
+            state.lose(now);
+        }
         drop(state);
         self.notify();
         raised

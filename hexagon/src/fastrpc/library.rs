@@ -36,7 +36,9 @@ pub(super) fn place(version: u32, folder: &Path) -> Result<PathBuf, FastrpcError
         Some((_, bytes)) => {
             write_out(&file, bytes).map_err(|source| FastrpcError::WriteOut { file: file.clone(), source })?
         }
-        None if file.exists() => {}
+        None if file.exists() => {
+            trusted(folder).map_err(|source| FastrpcError::WriteOut { file: file.clone(), source })?;
+        }
         None => return Err(FastrpcError::Library { file }),
     }
     if !is_announced(folder) {
@@ -47,16 +49,11 @@ pub(super) fn place(version: u32, folder: &Path) -> Result<PathBuf, FastrpcError
 
 /// Writes a file whole or not at all, into a folder that is ours.
 fn write_out(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    if std::fs::read(file).is_ok_and(|there| there == bytes) {
-        return Ok(());
-    }
     let folder = file.parent().unwrap_or(Path::new("."));
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let about = std::fs::metadata(folder)?;
-    // What the DSP loads may come from nobody else.
-    if about.uid() != rustix::process::geteuid().as_raw() || about.mode() & 0o022 != 0 {
-        let others = "the folder belongs to or may be written by others";
-        return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, others));
+    trusted(folder)?;
+    if std::fs::read(file).is_ok_and(|there| there == bytes) {
+        return Ok(());
     }
     let draft = file.with_extension(format!("{}.draft", std::process::id()));
     let written =
@@ -66,6 +63,18 @@ fn write_out(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
         let _ = std::fs::remove_file(&draft);
     }
     done
+}
+
+/// What the DSP loads may come from nobody but this user and the system's owner, who may have put
+/// the libraries into the image.
+fn trusted(folder: &Path) -> std::io::Result<()> {
+    let about = std::fs::symlink_metadata(folder)?;
+    let owners = [0, rustix::process::geteuid().as_raw()];
+    if about.is_dir() && owners.contains(&about.uid()) && about.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    let others = "the folder is a link, belongs to others or may be written by them";
+    Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, others))
 }
 
 /// Whether FastRPC looks for libraries in this folder.
@@ -133,6 +142,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "no draft is left");
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
         assert!(write_out(&file, b"three").is_err());
+        assert!(write_out(&file, b"two").is_err(), "the same contents may be changed after the look");
         assert_eq!(std::fs::read(&file).unwrap(), b"two");
         std::fs::remove_dir_all(&folder).unwrap();
     }

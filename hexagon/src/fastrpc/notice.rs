@@ -5,8 +5,10 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+static NEXT: AtomicUsize = AtomicUsize::new(1);
 
 static NOTICES: Mutex<Option<HashMap<usize, Weak<Notice>>>> = Mutex::new(None);
 
@@ -26,7 +28,8 @@ impl Notice {
         let mut notices = NOTICES.lock().unwrap_or_else(PoisonError::into_inner);
         let notices = notices.get_or_insert_default();
         notices.retain(|_, notice| notice.strong_count() > 0);
-        let number = (1..).find(|number| !notices.contains_key(number)).unwrap_or_default();
+        // Never one that was given out before: the driver may still tell of the session that had it.
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let notice = Arc::new(Notice { number, told: AtomicU32::new(0) });
         notices.insert(number, Arc::downgrade(&notice));
         notice

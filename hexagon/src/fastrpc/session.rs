@@ -7,6 +7,7 @@ use super::notice::Notice;
 use super::{FastrpcConfig, library};
 use crate::abi::{self, MESSAGE, POWER_MESSAGE, PowerReply, PowerRequest};
 use crate::memory::{Buffer, Buffers};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tandem_program::{DeviceError, Power, Votes};
@@ -27,6 +28,8 @@ pub(super) struct Session {
     open: RwLock<Option<Open>>,
     notice: Arc<Notice>,
     lost: Mutex<Option<String>>,
+    /// What a call past the queue may take.
+    budget: Duration,
 }
 
 struct Open {
@@ -66,6 +69,7 @@ impl Session {
             open: RwLock::new(Some(Open { handle, queue })),
             notice,
             lost: Mutex::new(None),
+            budget: config.budget,
         };
         let started = session.start(config)?;
         session.try_memory()?;
@@ -178,12 +182,31 @@ impl Session {
         let open = self.open.write().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Open { handle, queue }) = open {
             if !lost {
-                let _ = self.driver.invoke(handle, methods::METHOD_STOP, None, None);
+                let stop = || self.driver.invoke(handle, methods::METHOD_STOP, None, None);
+                let _ = bounded(&self.driver, self.budget, stop);
             }
             self.driver.close_queue(queue);
             self.driver.close(handle);
         }
     }
+}
+
+/// A call into the DSP, which has no time limit of its own: one that takes longer than `budget`
+/// comes back because the DSP's process is ended.
+fn bounded<T>(driver: &Driver, budget: Duration, call: impl FnOnce() -> T) -> T {
+    let (done, waiting) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let watch = move || {
+            if waiting.recv_timeout(budget) == Err(RecvTimeoutError::Timeout) {
+                driver.kill();
+            }
+        };
+        // Without a thread to be had it is a call without a limit.
+        let _ = std::thread::Builder::new().name("tandem-dsp-watch".into()).spawn_scoped(scope, watch);
+        let result = call();
+        drop(done);
+        result
+    })
 }
 
 impl Drop for Session {
@@ -215,7 +238,9 @@ impl Power for SessionPower {
         let mut answer = [0; POWER_MESSAGE];
         self.0
             .with("the call for power votes", |driver, open| {
-                driver.invoke(open.handle, methods::METHOD_POWER, Some(&asked), Some(&mut answer))
+                let invoke =
+                    || driver.invoke(open.handle, methods::METHOD_POWER, Some(&asked), Some(&mut answer));
+                bounded(driver, self.0.budget, invoke)
             })
             .map_err(DeviceError::Lost)?;
         PowerReply::from_bytes(&answer).verdict()

@@ -300,6 +300,8 @@ bool port_power(const struct tdm_power *votes) {
         return vote_clocks(votes) && matrices && vectors;
     }
     if (!vote_clocks(votes) || !vote_vectors(true) || !vote_matrices(votes->hmx) || !take()) {
+        /* What was granted of it would be held by nobody who knows. */
+        port_power(&(struct tdm_power){.clock = TDM_CORNER_OFF, .sleep = 1});
         return false;
     }
     atomic_store(&powered, true);
