@@ -177,6 +177,9 @@ fn releases_between_requests_change_no_logit(config: &EmulatorConfig, cycles: u6
     assert_eq!(totals.batches, before + cycles * each.unwrap_or(0));
 }
 
+/// What is done on a device made as the settings say.
+type Check = Box<dyn Fn(&EmulatorConfig) + Send>;
+
 fn main() {
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"), PathBuf::from);
@@ -191,7 +194,7 @@ fn main() {
     for (name, config, cycles) in [("v73", emulated, 1), ("host", host, 40)] {
         let cycles = if is_long() { 400 } else { cycles };
         let race = submission_racing_release_never_meets_a_dsp_without_votes;
-        let checks: [(&str, Box<dyn Fn(&EmulatorConfig) + Send>); 3] = [
+        let checks: [(&str, Check); 3] = [
             ("submission_racing_release_never_meets_a_dsp_without_votes", Box::new(race)),
             ("without_the_gate_the_race_is_caught", Box::new(without_the_gate_the_race_is_caught)),
             (
