@@ -80,7 +80,9 @@ fn androids_init_file_names_no_unknown_option() {
         "rlimit",
         "restart_period",
         "disabled",
+        "setenv",
     ];
+    let commands = ["start tandemd", "stop tandemd", "mkdir /data/vendor/tandem 0700 system system"];
     let text = std::fs::read_to_string(root().join("init/android/tandemd.rc")).unwrap();
     let mut in_service = false;
     for line in text.lines().filter(|line| !line.trim_start().starts_with('#') && !line.trim().is_empty()) {
@@ -91,7 +93,7 @@ fn androids_init_file_names_no_unknown_option() {
             let option = line.split_whitespace().next().unwrap();
             assert!(known.contains(&option), "{line}");
         } else {
-            assert!(["start tandemd", "stop tandemd"].contains(&line.trim()), "{line}");
+            assert!(commands.contains(&line.trim()), "{line}");
         }
     }
 }
