@@ -51,7 +51,8 @@ impl Own {
             return Own::new(len);
         }
         let map = MmapMut::map_anon(len).ok()?;
-        #[cfg(any(target_os = "linux", target_os = "android"))]
+        // Android's kernels mostly have none, and the library no word for them there.
+        #[cfg(target_os = "linux")]
         {
             // A refusal leaves small pages.
             let _ = map.advise(memmap2::Advice::HugePage);
