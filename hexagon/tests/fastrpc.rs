@@ -7,10 +7,12 @@
 #![allow(clippy::unwrap_used)]
 
 mod built;
+mod session;
 
 use built::built;
 use libtest_mimic::{Arguments, Trial};
 use rustix::process::{Pid, Signal, kill_process};
+use session::{belongings, children, work};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tandem_hexagon::fastrpc::set_library_path;
@@ -93,26 +95,6 @@ fn libraries() -> PathBuf {
     scratch().join("libraries")
 }
 
-/// Runs an addition `rounds` times and checks every result.
-fn work(device: &mut Hexagon, rounds: u32) -> Result<(), DeviceError> {
-    let (rows, width) = (64, 256);
-    let bytes = u64::from(rows * width) * 4;
-    let (x, out) = (device.create(bytes)?, device.create(bytes)?);
-    let values: Vec<u8> = (0..rows * width).flat_map(|i| (i as f32).to_le_bytes()).collect();
-    device.write(x, 0, &values)?;
-    let tensor = |buffer| Tensor { buffer, offset: 0, dtype: DType::F32, rows, width, stride: width };
-    let program = Program { ops: vec![Op::Add { a: tensor(x), b: tensor(x), out: tensor(out) }; 20] };
-    for _ in 0..rounds {
-        let ticket = device.submit(&program)?;
-        device.wait(ticket)?;
-        let mut last = [0; 4];
-        device.read(out, bytes - 4, &mut last)?;
-        assert_eq!(f32::from_le_bytes(last), 2.0 * (rows * width - 1) as f32);
-    }
-    device.destroy(x)?;
-    device.destroy(out)
-}
-
 /// Opening says all of this.
 fn refused(name: &str, settings: &[&str], says: &[&str]) {
     let phone = Phone::new(name, settings);
@@ -121,11 +103,6 @@ fn refused(name: &str, settings: &[&str], says: &[&str]) {
         assert!(text.contains(part), "{name}: no \"{part}\" in: {text}");
     }
     assert_eq!(children(), "", "{name}: a process is left");
-}
-
-/// Processes of this thread.
-fn children() -> String {
-    std::fs::read_to_string("/proc/thread-self/children").unwrap()
 }
 
 /// What is wrong, what the stand-in is told, what the error has to say.
@@ -300,11 +277,9 @@ fn a_dsp_that_hangs_is_given_up() {
 /// Sessions leave no descriptors, maps, processes.
 fn nothing_is_left() {
     let phone = Phone::new("left", &[]);
-    let entries = |folder: &str| std::fs::read_dir(folder).unwrap().count();
-    let maps = || std::fs::read_to_string("/proc/self/maps").unwrap().matches("tandem-phone").count();
     // The driver stays loaded.
     drop(phone.device().unwrap());
-    let before = (entries("/proc/self/fd"), maps(), children());
+    let before = belongings("tandem-phone");
     for round in 0..10 {
         let mut device = phone.device().unwrap();
         work(&mut device, 2).unwrap();
@@ -314,7 +289,7 @@ fn nothing_is_left() {
             work(&mut device, 1).unwrap_err();
         }
     }
-    assert_eq!(before, (entries("/proc/self/fd"), maps(), children()), "descriptors, maps, processes");
+    assert_eq!(before, belongings("tandem-phone"), "descriptors, maps, processes");
 }
 
 fn main() {

@@ -6,13 +6,15 @@
 #![allow(clippy::unwrap_used)]
 
 mod built;
+mod session;
 
 use built::built;
 use libtest_mimic::{Arguments, Trial};
 use rustix::process::{Pid, Signal, kill_process};
+use session::{belongings, work};
 use std::time::Duration;
 use tandem_hexagon::{Emulator, EmulatorConfig, Hexagon, HexagonConfig, Shared};
-use tandem_program::{DType, Device, DeviceError, Op, Program, Tensor};
+use tandem_program::DeviceError;
 
 const MEMORY: HexagonConfig = HexagonConfig { memory: 64 << 20, window: 32 << 20 };
 
@@ -24,42 +26,9 @@ fn device(config: &EmulatorConfig) -> (Hexagon, Pid) {
     (Hexagon::new(&MEMORY, shared, Box::new(link)).unwrap(), process)
 }
 
-/// Runs an addition until the session fails or `rounds` are over; checks every result.
-fn work(device: &mut Hexagon, rounds: u32) -> Result<(), DeviceError> {
-    let (rows, width) = (64, 256);
-    let bytes = u64::from(rows * width) * 4;
-    let (x, out) = (device.create(bytes)?, device.create(bytes)?);
-    let values: Vec<u8> = (0..rows * width).flat_map(|i| (i as f32).to_le_bytes()).collect();
-    device.write(x, 0, &values)?;
-    let tensor = |buffer| Tensor { buffer, offset: 0, dtype: DType::F32, rows, width, stride: width };
-    let program = Program { ops: vec![Op::Add { a: tensor(x), b: tensor(x), out: tensor(out) }; 20] };
-    for _ in 0..rounds {
-        let ticket = device.submit(&program)?;
-        device.wait(ticket)?;
-        let mut last = [0; 4];
-        device.read(out, bytes - 4, &mut last)?;
-        assert_eq!(f32::from_le_bytes(last), 2.0 * (rows * width - 1) as f32);
-    }
-    device.destroy(x)?;
-    device.destroy(out)
-}
-
-fn entries(folder: &str) -> usize {
-    std::fs::read_dir(folder).unwrap().count()
-}
-
-/// Maps of shared memory of ours.
-fn maps() -> usize {
-    std::fs::read_to_string("/proc/self/maps").unwrap().matches("tandem-dsp").count()
-}
-
-fn children() -> String {
-    std::fs::read_to_string("/proc/thread-self/children").unwrap()
-}
-
 /// Sends `signal` at a moment that differs from round to round.
 fn disturbed(config: &EmulatorConfig, signal: Signal, rounds: u64) {
-    let before = (entries("/proc/self/fd"), maps(), children());
+    let before = belongings("tandem-dsp");
     let mut lost = 0;
     for round in 0..rounds {
         let (mut device, process) = device(config);
@@ -79,7 +48,7 @@ fn disturbed(config: &EmulatorConfig, signal: Signal, rounds: u64) {
     let (mut device, _) = device(config);
     work(&mut device, 3).unwrap();
     drop(device);
-    assert_eq!(before, (entries("/proc/self/fd"), maps(), children()), "descriptors, maps, processes");
+    assert_eq!(before, belongings("tandem-dsp"), "descriptors, maps, processes");
 }
 
 fn main() {
