@@ -256,27 +256,22 @@ impl Store {
         }
         let room = self.used.checked_add(bytes as u64).is_some_and(|used| used <= self.limit);
         let start = weight.offset as usize;
-        let release = |part: Range<usize>| region.release(start + part.start..start + part.end);
-        let (cache, identity) = (self.cache.as_mut(), region.identity());
-        let mut cached = cache.zip(identity).and_then(|(cache, identity)| {
-            cache.entry(identity, weight.offset, &view, bytes).map(|entry| (cache, entry))
-        });
-        let found = cached.as_mut().filter(|_| room).and_then(|(cache, entry)| cache.find(entry, bytes));
-        let copy = match found {
-            Some(kept) => {
+        let mut copy = || {
+            let release = |part: Range<usize>| region.release(start + part.start..start + part.end);
+            let mut cached = self.cache.as_mut().zip(region.identity()).and_then(|(cache, identity)| {
+                cache.entry(identity, weight.offset, &view, bytes).map(|entry| (cache, entry))
+            });
+            if let Some(kept) = cached.as_mut().and_then(|(cache, entry)| cache.find(entry, bytes)) {
                 release(0..bytes);
-                Some(Repacked::kept(&view, kept))
+                return Some(Repacked::kept(&view, kept));
             }
-            None if room => {
-                // SAFETY: `view` is of a validated tensor in an imported buffer, which no op
-                // writes, and its rows are dense.
-                let made = unsafe { Repacked::new(&view, pool, release) };
-                let kept = made.as_ref().zip(cached.as_mut());
-                let kept = kept.and_then(|(made, (cache, entry))| cache.keep(entry, made.as_slice()));
-                kept.map(|kept| Repacked::kept(&view, kept)).or(made)
-            }
-            None => None,
+            // SAFETY: `view` is of a validated tensor in an imported buffer, which no op writes,
+            // and its rows are dense.
+            let made = unsafe { Repacked::new(&view, pool, release) }?;
+            let kept = cached.and_then(|(cache, entry)| cache.keep(&entry, made.as_slice()));
+            Some(kept.map_or(made, |kept| Repacked::kept(&view, kept)))
         };
+        let copy = if room { copy() } else { None };
         if copy.is_some() {
             self.used += bytes as u64;
         }
