@@ -11,16 +11,7 @@ use tandem_policy::{Power, PowerAction, PowerDecision, PowerEvent, PowerEventKin
 use tandemd::policy::{PolicyError, PolicyHost, PolicyStatus, PowerPlugin, Runtime, check_power};
 
 fn event(kind: PowerEventKind, now: u64) -> PowerEvent {
-    PowerEvent {
-        kind,
-        now,
-        queued: 0,
-        clients: 1,
-        held_power: 0,
-        released_power: 0,
-        restore_time: 0,
-        restore_energy: 0,
-    }
+    PowerEvent { clients: 1, ..PowerEvent::new(kind, now) }
 }
 
 fn random(seed: &mut u64, below: u64) -> u64 {

@@ -10,14 +10,11 @@ use tandem_policy::{PowerDecision, PowerEvent, PowerEventKind};
 
 fn event(kind: PowerEventKind, now: u64) -> PowerEvent {
     PowerEvent {
-        kind,
-        now,
-        queued: 0,
         clients: 1,
         held_power: 890_000,
         released_power: 420_000,
         restore_time: 20_000,
-        restore_energy: 0,
+        ..PowerEvent::new(kind, now)
     }
 }
 

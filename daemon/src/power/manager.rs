@@ -365,14 +365,9 @@ impl Worker {
     fn event(&self, kind: PowerEventKind) -> PowerEvent {
         let books = lock(&self.books);
         PowerEvent {
-            kind,
-            now: self.gate.now(),
-            queued: 0,
-            clients: 0,
             held_power: books.microwatts(Stretch::Held),
             released_power: books.microwatts(Stretch::Released),
-            restore_time: 0,
-            restore_energy: 0,
+            ..PowerEvent::new(kind, self.gate.now())
         }
     }
 

@@ -105,14 +105,11 @@ mod tests {
     /// A restore that keeps a request waiting 20 ms: two seconds of held votes.
     fn event(kind: PowerEventKind, now: u64) -> PowerEvent {
         PowerEvent {
-            kind,
-            now,
-            queued: 0,
             clients: 1,
             held_power: 890_000,
             released_power: 420_000,
             restore_time: 20_000,
-            restore_energy: 0,
+            ..PowerEvent::new(kind, now)
         }
     }
 

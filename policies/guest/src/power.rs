@@ -44,6 +44,23 @@ pub struct PowerEvent {
     pub restore_energy: u32,
 }
 
+impl PowerEvent {
+    /// An event of which nothing else is known.
+    #[must_use]
+    pub fn new(kind: PowerEventKind, now: u64) -> Self {
+        Self {
+            kind,
+            now,
+            queued: 0,
+            clients: 0,
+            held_power: 0,
+            released_power: 0,
+            restore_time: 0,
+            restore_energy: 0,
+        }
+    }
+}
+
 /// Hold or release. A code, not an enum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PowerAction(pub u8);

@@ -27,16 +27,7 @@ mod tests {
     use tandem_policy::{PowerAction, PowerEventKind};
 
     fn event(kind: PowerEventKind, now: u64) -> PowerEvent {
-        PowerEvent {
-            kind,
-            now,
-            queued: 0,
-            clients: 1,
-            held_power: 0,
-            released_power: 0,
-            restore_time: 0,
-            restore_energy: 0,
-        }
+        PowerEvent { clients: 1, ..PowerEvent::new(kind, now) }
     }
 
     #[test]
