@@ -5,6 +5,7 @@
 //!   Plugin     one a component file: compiled code, limits, health
 //!     WasmPlacement   one a slot: a store of its own; a `Placement` to the engine
 //!     WasmPower       one a daemon with votes: a `Power` to the power thread
+//!       Caller        in either: its instance, reloads, what a fresh one hears again, failures
 //! ```
 //!
 //! A plugin can be wrong, never harmful. Each call has fuel, a deadline and a
@@ -21,6 +22,8 @@ mod bench;
 mod cache;
 #[cfg(feature = "wasm")]
 mod call;
+#[cfg(feature = "wasm")]
+mod caller;
 #[cfg(feature = "wasm")]
 mod check;
 #[cfg(feature = "wasm")]

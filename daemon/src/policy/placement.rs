@@ -1,9 +1,9 @@
 //! One slot's instance of a plugin, as the engine sees it: a [`Placement`].
 
-use super::call::{Failed, run};
+use super::call::Failed;
+use super::caller::Caller;
 use super::host::Source;
-use super::plugin::{Live, Plugin};
-use super::runtime::{CALL_FUEL, CALL_TICKS};
+use super::plugin::Live;
 use super::world::placement::{Placement as PlacementWorld, tandem::policy::placement_types as wire};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,8 +13,6 @@ use wasmtime::StoreContextMut;
 
 /// Requests that a fresh instance is told again.
 const HISTORY: usize = 64;
-/// Fuel after which it is told no more of them.
-const REPLAY_FUEL: u64 = 10 * CALL_FUEL;
 
 /// A request as it was, to tell it to a fresh instance.
 #[derive(Clone, Default)]
@@ -83,10 +81,7 @@ impl OwnedObservation {
 
 /// A slot's placement policy that runs in Wasm, with its built-in stand-in.
 pub struct WasmPlacement {
-    source: Arc<Source<Builtin>>,
-    generation: u64,
-    plugin: Arc<Plugin>,
-    live: Option<Live>,
+    caller: Caller<Builtin>,
     /// Answers while the plugin is quarantined.
     stand_in: Option<Box<dyn Placement + Send>>,
     history: VecDeque<Told>,
@@ -94,15 +89,12 @@ pub struct WasmPlacement {
 
 impl WasmPlacement {
     pub(crate) fn new(source: Arc<Source<Builtin>>) -> Self {
-        let (generation, plugin) = source.current();
-        Self { source, generation, plugin, live: None, stand_in: None, history: VecDeque::new() }
+        Self { caller: Caller::new(source), stand_in: None, history: VecDeque::new() }
     }
 
     /// Goes over to the newest plugin after a reload.
     fn follow_reload(&mut self) {
-        if self.source.generation() != self.generation {
-            (self.generation, self.plugin) = self.source.current();
-            self.live = None;
+        if self.caller.follow_reload() {
             self.stand_in = None;
         }
     }
@@ -113,70 +105,22 @@ impl WasmPlacement {
         wasm: impl FnOnce(&mut Live) -> Result<R, Failed>,
         native: impl FnOnce(&mut (dyn Placement + Send)) -> R,
     ) -> (R, bool) {
-        if !self.plugin.health.is_quarantined() {
-            match self.try_call(wasm) {
-                Ok(answer) => {
-                    self.plugin.health.success();
-                    return (answer, true);
-                }
-                Err(failed) => self.report(&failed),
-            }
+        let past = self.history.iter().filter(|told| !told.failed);
+        if let Some(answer) = self.caller.ask(past, tell, wasm) {
+            return (answer, true);
         }
         let mut stand_in = self.stand_in.take().unwrap_or_else(|| self.make_stand_in());
         let answer = native(&mut *stand_in);
-        self.plugin.health.stood_in();
+        self.caller.health().stood_in();
         // In quarantine it stays; otherwise the next failure makes one that knows the requests since.
-        if self.plugin.health.is_quarantined() {
+        if self.caller.health().is_quarantined() {
             self.stand_in = Some(stand_in);
         }
         (answer, false)
     }
 
-    fn try_call<R>(&mut self, call: impl FnOnce(&mut Live) -> Result<R, Failed>) -> Result<R, Failed> {
-        self.plugin.health.call();
-        let mut live = match self.live.take() {
-            Some(live) => live,
-            None => self.fresh()?,
-        };
-        let answer = run(&self.plugin, &mut live, call)?;
-        self.live = Some(live);
-        Ok(answer)
-    }
-
-    /// A fresh instance that was told the last requests.
-    fn fresh(&self) -> Result<Live, Failed> {
-        let start = || self.plugin.start().map_err(|e| Failed::start(&e));
-        let mut live = start()?;
-        // What it cannot hear again it does without.
-        match self.tell_again(&mut live) {
-            Ok(()) => Ok(live),
-            Err(_) => start(),
-        }
-    }
-
-    /// Tells an instance the last requests. All of them together have one deadline, and a
-    /// plugin that needs much fuel for them is not told the rest: the engine waits meanwhile.
-    fn tell_again(&self, live: &mut Live) -> Result<(), Failed> {
-        let mut fuel = REPLAY_FUEL;
-        live.store.set_epoch_deadline(CALL_TICKS);
-        let _watch = self.plugin.runtime().watch();
-        for told in self.history.iter().filter(|told| !told.failed) {
-            live.store.set_fuel(CALL_FUEL)?;
-            live.store.data_mut().new_call();
-            call_place(live, &told.request.as_request())?;
-            if let Some(seen) = &told.seen {
-                call_observe(live, &seen.as_observation())?;
-            }
-            fuel = fuel.saturating_sub(CALL_FUEL.saturating_sub(live.store.get_fuel()?));
-            if fuel == 0 {
-                break;
-            }
-        }
-        Ok(())
-    }
-
     fn make_stand_in(&self) -> Box<dyn Placement + Send> {
-        let mut stand_in = (self.source.stand_in().native)();
+        let mut stand_in = (self.caller.stand_in().native)();
         let mut ignored = Positions::new();
         for told in &self.history {
             ignored.clear();
@@ -186,20 +130,6 @@ impl WasmPlacement {
             }
         }
         stand_in
-    }
-
-    fn report(&self, failed: &Failed) {
-        let policy = self.plugin.name();
-        let built_in = self.source.stand_in().name;
-        if self.plugin.health.failure(failed.trouble) {
-            tracing::error!(
-                policy,
-                "quarantined: it keeps failing ({}); {built_in} answers until the next reload",
-                failed.reason
-            );
-        } else {
-            tracing::warn!(policy, "a call failed ({}); {built_in} answered it", failed.reason);
-        }
     }
 
     fn remember(&mut self, request: &PlaceRequest<'_>, failed: bool) {
@@ -213,7 +143,7 @@ impl WasmPlacement {
 impl Placement for WasmPlacement {
     fn place(&mut self, request: &PlaceRequest<'_>, positions: &mut Positions) {
         self.follow_reload();
-        let asked = !self.plugin.health.is_quarantined();
+        let asked = !self.caller.health().is_quarantined();
         let (mut answer, by_plugin) = self.ask(
             |live| call_place(live, request),
             |native| {
@@ -222,7 +152,7 @@ impl Placement for WasmPlacement {
                 answer
             },
         );
-        self.plugin.health.clamped(answer.clamp(request) as u64);
+        self.caller.health().clamped(answer.clamp(request) as u64);
         for &p in answer.as_slice() {
             positions.push(p);
         }
@@ -234,13 +164,19 @@ impl Placement for WasmPlacement {
     }
 
     fn observe(&mut self, seen: &Observation<'_>) {
-        let asked = !self.plugin.health.is_quarantined();
+        let asked = !self.caller.health().is_quarantined();
         let ((), by_plugin) = self.ask(|live| call_observe(live, seen), |native| native.observe(seen));
         if let Some(last) = self.history.back_mut() {
             last.seen = Some(OwnedObservation::of(seen));
             last.failed |= asked && !by_plugin;
         }
     }
+}
+
+/// Tells a request that was, and what came of it.
+fn tell(live: &mut Live, told: &Told) -> Result<(), Failed> {
+    call_place(live, &told.request.as_request())?;
+    told.seen.as_ref().map_or(Ok(()), |seen| call_observe(live, &seen.as_observation()))
 }
 
 fn wire_kept(kept: &[Kept]) -> Vec<wire::Kept> {
