@@ -259,6 +259,7 @@ impl Drafter {
         &mut self,
         output: Option<DraftOutput>,
         generation: &mut Generation,
+        rates: &mut Rates,
         terms: Terms<'_>,
     ) {
         let (Some(output), Some(mut cursor)) = (output, self.mtp.take()) else { return };
@@ -279,7 +280,8 @@ impl Drafter {
             }
             let id = best.map(|(id, _)| id).filter(|id| generation.may_follow(*id, terms.tokenizer));
             if id.is_none() {
-                // It would draft the answer's end, or nothing that is allowed.
+                // It would draft the answer's end, or nothing that is allowed: paid for all the same.
+                rates.note(Source::Mtp(cursor.steps), false);
                 return;
             }
             cursor.draft = id;

@@ -114,10 +114,10 @@ impl Engine {
             let terms = super::terms(&self.options, &self.costs, &self.tokenizer, &self.executor);
             for (at, _) in steps {
                 let (id, drafter) = &mut drafters[at];
-                let Some(job) = self.slots.get_mut(id).and_then(|entry| entry.jobs.front_mut()) else {
-                    continue;
-                };
-                drafter.stepped(outputs.next(), &mut job.generation, terms);
+                let output = outputs.next();
+                let Some(entry) = self.slots.get_mut(id) else { continue };
+                let Some(job) = entry.jobs.front_mut() else { continue };
+                drafter.stepped(output, &mut job.generation, &mut entry.rates, terms);
             }
         }
         let mut chains = Vec::with_capacity(drafters.len());
