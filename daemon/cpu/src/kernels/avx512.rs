@@ -41,6 +41,7 @@ impl Simd for Avx512Vnni {
         prefetch(p: *const u8);
         load(p: *const f32) -> __m256;
         store(p: *mut f32, v: __m256);
+        stream(p: *mut f32, v: __m256);
         splat(v: f32) -> __m256;
         add(a: __m256, b: __m256) -> __m256;
         sub(a: __m256, b: __m256) -> __m256;

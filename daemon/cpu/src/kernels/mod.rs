@@ -37,6 +37,16 @@ pub(crate) use tile::Columns;
 
 use tandem_program::DType;
 
+/// Orders what this thread has written past the caches ([`simd::Simd::stream`]) before what it
+/// writes next.
+pub(crate) fn settle() {
+    // SAFETY: part of every x86-64.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+}
+
 /// Defines [`Kernels`] and `table!`, which fills one for an instruction set, from one list.
 macro_rules! kernels {
     ($d:tt $(fn $module:ident::$name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $ret:ty)?;)*) => {

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Bytes are unsigned; what a format subtracts from them is taken off the integer sums
-//! (`offset * sum(x)`, which the activations carry). `Q8_0` becomes two planes of nibbles
+//! (the activations carry what these start from). `Q8_0` becomes two planes of nibbles
 //! (`w + 128 = 16 * high + low`), so that no format's products overflow 16 bits: the high
 //! plane of a unit comes first, then the low one.
 //!
@@ -34,8 +34,7 @@ pub(crate) struct Panel {
     pub(super) minima: [[f32; WIDTH]; UNITS],
     /// Integer scales: one a unit (`Q4_K`, `Q5_K`) or two (`Q6_K`), each twice as `i16`.
     pub(super) factors: [[i32; WIDTH]; UNITS * 2],
-    /// Pairs of integer minima (`Q4_K`, `Q5_K`: of units 2p and 2p + 1) or of integer scales
-    /// (`Q6_K`: of the two halves of a unit).
+    /// Pairs of integer minima (`Q4_K`, `Q5_K`): of units 2p and 2p + 1.
     pub(super) pairs: [[i32; WIDTH]; UNITS],
 }
 
@@ -317,10 +316,6 @@ unsafe fn sixes_256<S: Simd>(from: impl Source, b: usize, panel: &mut Panel) {
             ];
             for (j, f) in factors.into_iter().enumerate() {
                 S::store_i(panel.factors[b * 16 + i * 4 + j].as_mut_ptr(), f);
-            }
-            let pairs = [S::bytes_as_pair::<0, 1>(v), S::bytes_as_pair::<2, 3>(v)];
-            for (j, p) in pairs.into_iter().enumerate() {
-                S::store_i(panel.pairs[b * 8 + i * 2 + j].as_mut_ptr(), p);
             }
         }
         let two = S::splat_i(0x3030_3030);

@@ -74,9 +74,13 @@ pub(crate) struct DeltaToken {
     /// State before; rows `from_step` values apart.
     pub(crate) from: *const f32,
     pub(crate) from_step: usize,
-    /// State after, perhaps the same memory as `from`.
+    /// State after, perhaps the same memory as `from`. Null where it is only streamed.
     pub(crate) to: *mut f32,
     pub(crate) to_step: usize,
+    /// State after once more, past the caches ([`Simd::stream`]); null where it is not wanted.
+    /// Rows begin at multiples of 32 bytes, and `value_dim` is a multiple of 32.
+    pub(crate) streamed: *mut f32,
+    pub(crate) streamed_step: usize,
     /// Scratch of `value_dim` values.
     pub(crate) d: *mut f32,
     pub(crate) out: *mut f32,
@@ -112,11 +116,15 @@ pub(super) unsafe fn delta_token<S: Simd>(t: &DeltaToken) {
         while n < t.value_dim {
             match (t.value_dim - n) / WIDTH {
                 4.. => {
-                    advance::<S, 4>(t, e, n);
+                    match (t.to.is_null(), t.streamed.is_null()) {
+                        (false, true) => advance::<S, 4, true, false>(t, e, n),
+                        (false, false) => advance::<S, 4, true, true>(t, e, n),
+                        (true, _) => advance::<S, 4, false, true>(t, e, n),
+                    }
                     n += 4 * WIDTH;
                 }
                 1.. => {
-                    advance::<S, 1>(t, e, n);
+                    advance::<S, 1, true, false>(t, e, n);
                     n += WIDTH;
                 }
                 0 => {
@@ -139,7 +147,11 @@ pub(super) unsafe fn delta_token<S: Simd>(t: &DeltaToken) {
 
 /// `S = e S + k d^T` and `out = S^T q` for `V` vectors of values.
 #[inline(always)]
-unsafe fn advance<S: Simd, const V: usize>(t: &DeltaToken, e: f32, n: usize) {
+unsafe fn advance<S: Simd, const V: usize, const STORED: bool, const STREAMED: bool>(
+    t: &DeltaToken,
+    e: f32,
+    n: usize,
+) {
     // SAFETY: as `delta_token`; the `V` vectors from `n` on lie in the rows.
     unsafe {
         let e = S::splat(e);
@@ -150,11 +162,17 @@ unsafe fn advance<S: Simd, const V: usize>(t: &DeltaToken, e: f32, n: usize) {
         }
         for m in 0..t.key_dim {
             let from = t.from.add(m * t.from_step + n);
-            let to = t.to.add(m * t.to_step + n);
+            let to = t.to.wrapping_add(m * t.to_step + n);
+            let streamed = t.streamed.wrapping_add(m * t.streamed_step + n);
             let (k, q) = (S::splat(*t.k.add(m)), S::splat(*t.q.add(m)));
             for v in 0..V {
                 let s = S::add(S::mul(e, S::load(from.add(v * WIDTH))), S::mul(k, d[v]));
-                S::store(to.add(v * WIDTH), s);
+                if STORED {
+                    S::store(to.add(v * WIDTH), s);
+                }
+                if STREAMED {
+                    S::stream(streamed.add(v * WIDTH), s);
+                }
                 acc[v] = S::add(acc[v], S::mul(q, s));
             }
         }

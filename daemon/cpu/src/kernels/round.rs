@@ -10,8 +10,11 @@ pub(crate) struct RoundedOut {
     pub(crate) bytes: *mut i8,
     /// A scale a block.
     pub(crate) scales: *mut f32,
-    /// Blocks of 32: an `i32` a block. Blocks of 256: pairs of `i16`, the sums over 16.
+    /// Blocks of 32 only: an `i32` a block.
     pub(crate) sums: *mut i32,
+    /// Pairs of `i16`. Blocks of 32: -4 times the sum, twice. Blocks of 256: for every 16 values
+    /// -32 times the sums over the first two of every four and over the others.
+    pub(crate) starts: *mut i32,
     /// Blocks of 256 only: pairs of `i16`, the sums over 32.
     pub(crate) wide_sums: *mut i32,
 }
@@ -37,7 +40,9 @@ pub(super) unsafe fn round_32<S: Simd>(x: *const f32, n: usize, out: RoundedOut)
             }
             S::store_bytes(out.bytes.add(b * 32), q);
             *out.scales.add(b) = half::f16::from_f32(d).to_f32();
-            *out.sums.add(b) = S::total(S::add_i(S::add_i(q[0], q[1]), S::add_i(q[2], q[3])));
+            let sum = S::total(S::add_i(S::add_i(q[0], q[1]), S::add_i(q[2], q[3])));
+            *out.sums.add(b) = sum;
+            *out.starts.add(b) = pair(-4 * sum, -4 * sum);
         }
     }
 }
@@ -55,7 +60,7 @@ pub(super) unsafe fn round_256<S: Simd>(x: *const f32, n: usize, out: RoundedOut
             }
             let d = largest::<S>(tops) / 127.0;
             *out.scales.add(b) = d;
-            let (mut sums, mut wide) = ([0i32; 8], [0i32; 8]);
+            let mut wide = [0i32; 8];
             for u in 0..8 {
                 let mut q = [S::splat_i(0); 4];
                 if d != 0.0 {
@@ -64,19 +69,25 @@ pub(super) unsafe fn round_256<S: Simd>(x: *const f32, n: usize, out: RoundedOut
                     }
                 }
                 S::store_bytes(out.bytes.add(b * 256 + u * 32), q);
-                let low = S::total(S::add_i(q[0], q[1]));
-                let high = S::total(S::add_i(q[2], q[3]));
-                sums[u] = (low & 0xffff) | (high << 16);
-                wide[u] = low + high;
-            }
-            for (u, sum) in sums.iter().enumerate() {
-                *out.sums.add(b * 8 + u) = *sum;
+                for half in 0..2 {
+                    let mut lanes = [0i32; WIDTH];
+                    S::store_i(lanes.as_mut_ptr(), S::add_i(q[2 * half], q[2 * half + 1]));
+                    let first = lanes[0] + lanes[1] + lanes[4] + lanes[5];
+                    let other = lanes[2] + lanes[3] + lanes[6] + lanes[7];
+                    *out.starts.add(b * 16 + 2 * u + half) = pair(-32 * first, -32 * other);
+                    wide[u] += first + other;
+                }
             }
             for p in 0..4 {
-                *out.wide_sums.add(b * 4 + p) = (wide[2 * p] & 0xffff) | (wide[2 * p + 1] << 16);
+                *out.wide_sums.add(b * 4 + p) = pair(wide[2 * p], wide[2 * p + 1]);
             }
         }
     }
+}
+
+/// Two values as `i16`, the first in the lower half.
+fn pair(first: i32, second: i32) -> i32 {
+    (first & 0xffff) | (second << 16)
 }
 
 /// `x / d` to the nearest integer within -127 to 127.

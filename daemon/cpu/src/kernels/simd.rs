@@ -40,6 +40,13 @@ pub(crate) trait Simd: Copy {
     unsafe fn load(p: *const f32) -> Self::F;
     /// Stores eight floats.
     unsafe fn store(p: *mut f32, v: Self::F);
+    /// As [`Simd::store`], past the caches where the instruction set can: for what nobody reads soon.
+    /// The address is a multiple of 32; [`super::settle`] comes before another thread reads it.
+    #[inline(always)]
+    unsafe fn stream(p: *mut f32, v: Self::F) {
+        // SAFETY: the caller's contract, passed on.
+        unsafe { Self::store(p, v) }
+    }
     /// Eight times the same float.
     unsafe fn splat(v: f32) -> Self::F;
     /// Sum.
@@ -108,6 +115,45 @@ pub(crate) trait Simd: Copy {
     unsafe fn dwords(rows: &[*const u8; WIDTH], at: usize) -> Self::I;
     /// The 16 bytes at `rows[lane] + at` as four vectors, a lane a row.
     unsafe fn transpose(rows: &[*const u8; WIDTH], at: usize) -> [Self::I; 4];
+
+    /// As [`Simd::dot`] with four bits, unscaled, less `8 * sum(x)`: of values from -8 to 7 that are
+    /// stored as nibbles. `starts[c]` is -4 times the sum of the 32 bytes at `x[c]`, twice as `i16`.
+    #[inline(always)]
+    unsafe fn dot_nibbles<const C: usize>(
+        w: impl Vectors<Self>,
+        x: &[*const i8; C],
+        starts: &[*const i32; C],
+    ) -> [Self::I; C] {
+        // SAFETY: the caller's contract, passed on.
+        unsafe {
+            let one = Self::splat_i(0x0001_0001);
+            let mut out = Self::dot::<8, 4, false, C>(w, x, one);
+            for c in 0..C {
+                out[c] = Self::add_i(out[c], Self::madd(Self::splat_i(*starts[c]), one));
+            }
+            out
+        }
+    }
+
+    /// As [`Simd::dot`] with six bits over 16 values, less `scale * 32 * sum(x)`: of values from
+    /// -32 to 31 that are stored from 0 on. `starts[c]` is -32 times the sum of the 16 bytes at
+    /// `x[c]` in two `i16`: of the first two of every four bytes, and of the others.
+    #[inline(always)]
+    unsafe fn dot_sixes<const C: usize>(
+        w: impl Vectors<Self>,
+        x: &[*const i8; C],
+        starts: &[*const i32; C],
+        scale: Self::I,
+    ) -> [Self::I; C] {
+        // SAFETY: the caller's contract, passed on.
+        unsafe {
+            let mut out = Self::dot::<4, 6, true, C>(w, x, scale);
+            for c in 0..C {
+                out[c] = Self::add_i(out[c], Self::madd(Self::splat_i(*starts[c]), scale));
+            }
+            out
+        }
+    }
 
     /// For each of `C` columns, `scale * sum(w * x)` over `4 * DWORDS` values of eight rows.
     ///

@@ -41,6 +41,25 @@ impl<S: Simd, const R: u32> Vectors<S> for Sixes<R> {
     }
 }
 
+/// Adds the next 16 values, times their factor.
+#[inline(always)]
+unsafe fn sixteen<S: Simd, const R: u32, const C: usize>(
+    w: Sixes<R>,
+    factor: S::I,
+    isum: &mut [S::I; C],
+    at: &mut Wide<C>,
+) {
+    // SAFETY: the caller's columns hold 16 more values, and a start for them.
+    unsafe {
+        let p = S::dot_sixes::<C>(w, &at.x, &at.sums, factor);
+        for c in 0..C {
+            isum[c] = S::add_i(isum[c], p[c]);
+            at.x[c] = at.x[c].add(16);
+            at.sums[c] = at.sums[c].add(1);
+        }
+    }
+}
+
 /// `C` columns with eight repacked rows, as a function of its own.
 pub(super) struct DirectSixes<'a, const C: usize> {
     /// Whole blocks of `columns.width` values for each of the eight rows.
@@ -55,10 +74,10 @@ impl<const C: usize> Piece for DirectSixes<'_, C> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let part = Part { columns: self.columns, first: 0, values: self.columns.width };
-        // SAFETY: the rows hold `values` values, whole blocks, and so do the columns, with eight
-        // sums of pairs and a scale a block.
+        // SAFETY: the rows hold `values` values, whole blocks, and so do the columns, with sixteen
+        // starts and a scale a block.
         unsafe {
-            let mut at = Wide::<C>::new(&part, 0, self.columns.sums, 8);
+            let mut at = Wide::<C>::new(&part, 0, self.columns.starts, 16);
             let mut acc = [S::splat(0.0); C];
             let mut block = self.rows;
             for b in 0..part.values / 256 {
@@ -73,20 +92,9 @@ impl<const C: usize> Piece for DirectSixes<'_, C> {
                             let first = Sixes::<$r> { lows, tops };
                             let second = Sixes::<$r> { lows: lows.add(128), tops: tops.add(128) };
                             let factor = S::bytes_as_pair::<$a, $a>($factors);
-                            let p = S::dot::<4, 6, true, C>(first, &at.x, factor);
-                            for c in 0..C {
-                                isum[c] = S::add_i(isum[c], p[c]);
-                                at.x[c] = at.x[c].add(16);
-                            }
+                            sixteen::<S, _, C>(first, factor, &mut isum, &mut at);
                             let factor = S::bytes_as_pair::<$b, $b>($factors);
-                            let p = S::dot::<4, 6, true, C>(second, &at.x, factor);
-                            let pair = S::bytes_as_pair::<$a, $b>($factors);
-                            for c in 0..C {
-                                let sums = S::splat_i(*at.sums[c].add(4 * half + $r));
-                                let offset = S::shl::<5>(S::madd(pair, sums));
-                                isum[c] = S::add_i(isum[c], S::sub_i(p[c], offset));
-                                at.x[c] = at.x[c].add(16);
-                            }
+                            sixteen::<S, _, C>(second, factor, &mut isum, &mut at);
                         };
                     }
                     let cells = block.add(FACTORS + WIDTH * 8 * half);
@@ -99,7 +107,6 @@ impl<const C: usize> Piece for DirectSixes<'_, C> {
                 }
                 let scale = S::load_f16(block.add(SCALE).cast());
                 for c in 0..C {
-                    at.sums[c] = at.sums[c].add(8);
                     let d = S::splat(*at.d[c].add(b));
                     let value = S::to_float(isum[c]);
                     acc[c] = S::add(acc[c], S::mul(S::mul(scale, d), value));

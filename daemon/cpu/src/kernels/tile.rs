@@ -20,6 +20,7 @@ pub(crate) struct Columns {
     pub(crate) bytes: *const i8,
     pub(crate) scales: *const f32,
     pub(crate) sums: *const i32,
+    pub(crate) starts: *const i32,
     pub(crate) wide_sums: *const i32,
 }
 
@@ -179,12 +180,21 @@ pub(super) unsafe fn store_acc<S: Simd, const C: usize>(acc: *mut f32, v: [S::F;
     }
 }
 
+/// What is subtracted from each value of a block of 32.
+#[derive(PartialEq)]
+enum Offset {
+    Nothing,
+    /// 8 from the nibbles of the first plane.
+    Nibbles,
+    /// 16.
+    Sixteen,
+}
+
 /// Formats of blocks of 32.
 trait Blocks32 {
     const BITS: u32;
     const PLANES: usize;
-    /// What is subtracted from each value, as a power of two.
-    const OFFSET: Option<u32>;
+    const OFFSET: Offset;
     const MINIMA: bool;
 }
 
@@ -196,25 +206,25 @@ struct Q8_0;
 impl Blocks32 for Q4_0 {
     const BITS: u32 = 4;
     const PLANES: usize = 1;
-    const OFFSET: Option<u32> = Some(3);
+    const OFFSET: Offset = Offset::Nibbles;
     const MINIMA: bool = false;
 }
 impl Blocks32 for Q4_1 {
     const BITS: u32 = 4;
     const PLANES: usize = 1;
-    const OFFSET: Option<u32> = None;
+    const OFFSET: Offset = Offset::Nothing;
     const MINIMA: bool = true;
 }
 impl Blocks32 for Q5_0 {
     const BITS: u32 = 5;
     const PLANES: usize = 1;
-    const OFFSET: Option<u32> = Some(4);
+    const OFFSET: Offset = Offset::Sixteen;
     const MINIMA: bool = false;
 }
 impl Blocks32 for Q8_0 {
     const BITS: u32 = 4;
     const PLANES: usize = 2;
-    const OFFSET: Option<u32> = Some(7);
+    const OFFSET: Offset = Offset::Nibbles;
     const MINIMA: bool = false;
 }
 
@@ -434,16 +444,20 @@ unsafe fn blocks_32<S: Simd, T: Blocks32, U: Units, const C: usize>(
         let mut x = [part.columns.bytes; C];
         let mut d = [part.columns.scales; C];
         let mut sums = [part.columns.sums; C];
+        let mut starts = [part.columns.starts; C];
         for c in 0..C {
             x[c] = x[c].add((column + c) * width + part.first);
             d[c] = d[c].add((column + c) * (width / 32) + part.first / 32);
             sums[c] = sums[c].add((column + c) * (width / 32) + part.first / 32);
+            starts[c] = starts[c].add((column + c) * (width / 32) + part.first / 32);
         }
         for b in 0..part.values / 32 {
             units.ask_ahead::<S>(b);
             let one = S::splat_i(0x0001_0001);
             let first = units.vectors::<S>(b, 0);
-            let mut isum = if T::BITS == 4 {
+            let mut isum = if T::OFFSET == Offset::Nibbles {
+                S::dot_nibbles::<C>(first, &x, &starts.map(|e| e.wrapping_add(b)))
+            } else if T::BITS == 4 {
                 S::dot::<8, 4, false, C>(first, &x, one)
             } else {
                 S::dot::<8, 5, false, C>(first, &x, one)
@@ -456,19 +470,16 @@ unsafe fn blocks_32<S: Simd, T: Blocks32, U: Units, const C: usize>(
             }
             let scale = units.scale::<S>(b);
             for c in 0..C {
-                let total = *sums[c].add(b);
-                let shifted = match T::OFFSET {
-                    Some(3) => S::shl::<3>(S::splat_i(total)),
-                    Some(4) => S::shl::<4>(S::splat_i(total)),
-                    Some(_) => S::shl::<7>(S::splat_i(total)),
-                    None => S::splat_i(0),
-                };
+                if T::OFFSET == Offset::Sixteen {
+                    let shifted = S::shl::<4>(S::splat_i(*sums[c].add(b)));
+                    isum[c] = S::sub_i(isum[c], shifted);
+                }
                 let d = S::splat(*d[c].add(b));
-                let value = S::to_float(S::sub_i(isum[c], shifted));
+                let value = S::to_float(isum[c]);
                 acc[c] = S::add(acc[c], S::mul(S::mul(scale, d), value));
                 if T::MINIMA {
                     let m = S::mul(units.minimum::<S>(b), d);
-                    acc[c] = S::add(acc[c], S::mul(m, S::splat(total as f32)));
+                    acc[c] = S::add(acc[c], S::mul(m, S::splat(*sums[c].add(b) as f32)));
                 }
                 x[c] = x[c].add(32);
             }
@@ -488,7 +499,7 @@ pub(super) struct Wide<const C: usize> {
 }
 
 impl<const C: usize> Wide<C> {
-    /// `pairs` is 8 with the sums over 16, 4 with those over 32.
+    /// `pairs` is 16 with the starts over 16 values, 4 with the pairs of sums over 32.
     #[inline(always)]
     pub(super) unsafe fn new(part: &Part<'_>, column: usize, sums: *const i32, pairs: usize) -> Self {
         let blocks = part.columns.width / 256;
@@ -553,30 +564,24 @@ impl Format for Q6_K {
     unsafe fn run<S: Simd, const C: usize>(panel: &Panel, part: &Part<'_>, column: usize, acc: *mut f32) {
         // SAFETY: as for blocks of 32.
         unsafe {
-            let mut at = Wide::<C>::new(part, column, part.columns.sums, 8);
+            let mut at = Wide::<C>::new(part, column, part.columns.starts, 16);
             let mut acc_v = load_acc::<S, C>(acc);
             for b in 0..part.values / 256 {
                 let mut isum = [S::splat_i(0); C];
                 for h in 0..16 {
                     let factor = S::load_i(panel.factors[b * 16 + h].as_ptr());
                     let half = panel.bytes[b * 8 + h / 2].as_ptr().add(128 * (h % 2));
-                    let p = S::dot::<4, 6, true, C>(Stored(half), &at.x, factor);
+                    let p = S::dot_sixes::<C>(Stored(half), &at.x, &at.sums, factor);
                     for c in 0..C {
                         isum[c] = S::add_i(isum[c], p[c]);
                         at.x[c] = at.x[c].add(16);
+                        at.sums[c] = at.sums[c].add(1);
                     }
                 }
                 let scale = S::load(panel.scales[b].as_ptr());
                 for c in 0..C {
-                    let mut offset = S::splat_i(0);
-                    for p in 0..8 {
-                        let sums = S::splat_i(*at.sums[c].add(p));
-                        let pair = S::load_i(panel.pairs[b * 8 + p].as_ptr());
-                        offset = S::add_i(offset, S::madd(pair, sums));
-                    }
-                    at.sums[c] = at.sums[c].add(8);
                     let d = S::splat(*at.d[c].add(b));
-                    let value = S::to_float(S::sub_i(isum[c], S::shl::<5>(offset)));
+                    let value = S::to_float(isum[c]);
                     acc_v[c] = S::add(acc_v[c], S::mul(S::mul(scale, d), value));
                 }
             }

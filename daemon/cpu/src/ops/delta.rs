@@ -1,7 +1,7 @@
 //! The gated delta rule: an item is one value head, all its columns.
 
 use super::{Context, scratch};
-use crate::kernels::{Cell, DeltaToken, Kernels, Matrix};
+use crate::kernels::{Cell, DeltaToken, Kernels, Matrix, settle};
 use crate::memory::{View, copy};
 use tandem_program::op::CHUNK;
 use tandem_program::scalar::{self, delta};
@@ -33,6 +33,7 @@ pub(super) fn gated_delta(ctx: &Context, op: &Op) -> Result<(), DeviceError> {
         out: ctx.view(out)?,
         saves,
     };
+    let streams = rule.streams(heads);
     let workers = &ctx.workers;
     let item = |worker: usize, head: usize| {
         let mut scratch = scratch(workers, worker);
@@ -41,7 +42,7 @@ pub(super) fn gated_delta(ctx: &Context, op: &Op) -> Result<(), DeviceError> {
             match form {
                 DeltaForm::PerToken => {
                     let floats = scratch.floats(rule.key_dim * SLICE + SLICE);
-                    rule.per_token(head, floats);
+                    rule.per_token(head, streams, floats);
                 }
                 DeltaForm::Chunked { position } => {
                     let floats = scratch.floats(rule.chunk_scratch());
@@ -60,6 +61,11 @@ pub(super) fn gated_delta(ctx: &Context, op: &Op) -> Result<(), DeviceError> {
 
 /// Values of a state's rows that a slice of the per-token form has: with 128 keys, 16 KiB.
 const SLICE: usize = 32;
+
+/// Bytes of an op's state from which on states are written past the caches: the weights that
+/// pass by until the next token leave nothing of them there, and reading what is overwritten
+/// would be a third of the traffic.
+const LARGE: usize = 256 * 1024;
 
 struct Rule {
     kernels: &'static Kernels,
@@ -81,6 +87,8 @@ struct Rule {
 /// A head's state in memory: address and values from row to row.
 #[derive(Clone, Copy)]
 struct State(*mut f32, usize);
+
+const NOWHERE: State = State(std::ptr::null_mut(), 0);
 
 impl Rule {
     fn q(&self, t: usize, head: usize) -> *mut f32 {
@@ -105,13 +113,22 @@ impl Rule {
         State(view.row(head * self.key_dim), view.stride())
     }
 
+    /// Whether what the per-token form keeps goes past the caches.
+    fn streams(&self, heads: usize) -> bool {
+        let apart = |(_, to): &(usize, View)| {
+            to.row(0).addr().is_multiple_of(32) && (to.stride() * size_of::<f32>()).is_multiple_of(32)
+        };
+        let bytes = heads * self.key_dim * self.value_dim * size_of::<f32>();
+        bytes >= LARGE && self.value_dim.is_multiple_of(SLICE) && self.saves.iter().all(apart)
+    }
+
     /// A state's values are independent of each other across the value dimension, so a slice goes
     /// through all columns before the next: between columns it stays in the core's first cache.
     ///
     /// # Safety
     ///
     /// The program is validated and no other thread has this head.
-    unsafe fn per_token(&self, head: usize, scratch: &mut [f32]) {
+    unsafe fn per_token(&self, head: usize, streams: bool, scratch: &mut [f32]) {
         let (own, d) = scratch.split_at_mut(self.key_dim * SLICE);
         let own = State(own.as_mut_ptr(), SLICE);
         for first in (0..self.value_dim).step_by(SLICE) {
@@ -120,8 +137,15 @@ impl Rule {
             let mut from = slice(self.head(&self.state, head));
             for t in 0..self.columns {
                 let mut saves = self.saves.iter().filter(|(after, _)| *after == t);
-                // A state that is kept anyway is computed in its place and read from there.
-                let to = saves.next().map_or(own, |(_, to)| slice(self.head(to, head)));
+                let kept = saves.next().map(|(_, to)| slice(self.head(to, head)));
+                // Past the caches, the next column would wait for it. Else a state that is kept
+                // anyway is computed in its place and read from there.
+                let (to, streamed) = match kept {
+                    Some(kept) if streams => (own, kept),
+                    Some(kept) => (kept, NOWHERE),
+                    None => (own, NOWHERE),
+                };
+                let last = streams && t + 1 == self.columns && kept.is_some();
                 // SAFETY: the caller's contract; column `t` exists. `to` is scratch or a state
                 // output, which overlaps no input; where it is `from`, the kernel allows it.
                 unsafe {
@@ -135,17 +159,22 @@ impl Rule {
                         beta: *self.beta.row(t).add(head),
                         from: from.0,
                         from_step: from.1,
-                        to: to.0,
+                        to: if last { std::ptr::null_mut() } else { to.0 },
                         to_step: to.1,
+                        streamed: streamed.0,
+                        streamed_step: streamed.1,
                         d: d.as_mut_ptr(),
                         out: self.out(t, head).add(first),
                     });
                     for (_, again) in saves {
-                        self.copy_state(to, slice(self.head(again, head)), width);
+                        self.copy_state(kept.unwrap_or(to), slice(self.head(again, head)), width);
                     }
                 }
                 from = to;
             }
+        }
+        if streams {
+            settle();
         }
     }
 

@@ -28,6 +28,7 @@ struct Bytes {
     bytes: Vec<i8>,
     scales: Vec<f32>,
     sums: Vec<i32>,
+    starts: Vec<i32>,
     wide_sums: Vec<i32>,
 }
 
@@ -39,6 +40,7 @@ impl Bytes {
             bytes: self.bytes.as_ptr(),
             scales: self.scales.as_ptr(),
             sums: self.sums.as_ptr(),
+            starts: self.starts.as_ptr(),
             wide_sums: self.wide_sums.as_ptr(),
         }
     }
@@ -96,11 +98,11 @@ fn round(ctx: &mut Context, x: &View, act: Act) -> Rounded {
         Act::Q8_32 | Act::Q8K_256 => {
             let narrow = act == Act::Q8_32;
             let b = &mut rounding.bytes[usize::from(narrow)];
-            let (scales, sums, wide) =
-                if narrow { (width / 32, width / 32, 0) } else { (width / 256, width / 32, width / 64) };
+            let (scales, sums, starts, wide) = steps(width, !narrow);
             let bytes = Rows(grow(&mut b.bytes, n * width), width);
             let scales = Rows(grow(&mut b.scales, n * scales), scales);
             let sums = Rows(grow(&mut b.sums, n * sums), sums);
+            let starts = Rows(grow(&mut b.starts, n * starts), starts);
             let wide = Rows(grow(&mut b.wide_sums, n * wide), wide);
             let k = if narrow { ctx.kernels.round_32 } else { ctx.kernels.round_256 };
             ctx.rows(n, width, |c| {
@@ -108,6 +110,7 @@ fn round(ctx: &mut Context, x: &View, act: Act) -> Rounded {
                     bytes: bytes.at(c),
                     scales: scales.at(c),
                     sums: sums.at(c),
+                    starts: starts.at(c),
                     wide_sums: wide.at(c),
                 };
                 // SAFETY: `x` is validated, the arrays have room for `n` columns, split by
@@ -121,17 +124,22 @@ fn round(ctx: &mut Context, x: &View, act: Act) -> Rounded {
     rounded
 }
 
+/// Scales, sums, starts and wide sums of a rounded column.
+fn steps(width: usize, wide: bool) -> (usize, usize, usize, usize) {
+    if wide { (width / 256, 0, width / 16, width / 64) } else { (width / 32, width / 32, width / 32, 0) }
+}
+
 /// The columns `first .. first + count`.
 fn columns_at(all: &Columns, first: usize, count: usize, wide: bool) -> Columns {
     let width = all.width;
-    let (scales, sums, wide_sums) =
-        if wide { (width / 256, width / 32, width / 64) } else { (width / 32, width / 32, 0) };
+    let (scales, sums, starts, wide_sums) = steps(width, wide);
     Columns {
         count,
         width,
         bytes: all.bytes.wrapping_add(first * width),
         scales: all.scales.wrapping_add(first * scales),
         sums: all.sums.wrapping_add(first * sums),
+        starts: all.starts.wrapping_add(first * starts),
         wide_sums: all.wide_sums.wrapping_add(first * wide_sums),
     }
 }

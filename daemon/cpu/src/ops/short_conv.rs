@@ -18,6 +18,10 @@ impl Inputs {
     fn start(&self) -> *const *const f32 {
         self.0.as_ptr()
     }
+
+    fn row(&self, row: usize) -> *const f32 {
+        self.0[row]
+    }
 }
 
 /// Runs `Conv`.
@@ -34,6 +38,10 @@ pub(super) fn conv(ctx: &Context, op: &Op) -> Result<(), DeviceError> {
             .chain((0..columns).map(|r| x.row(r).cast_const()))
             .collect(),
     );
+    let mut kept = Vec::with_capacity(states.len());
+    for s in states {
+        kept.push((s.after as usize, ctx.view(&s.to)?));
+    }
     let kernels = ctx.kernels;
     let workers = &ctx.workers;
     let item = |worker: usize, item: usize| {
@@ -63,6 +71,13 @@ pub(super) fn conv(ctx: &Context, op: &Op) -> Result<(), DeviceError> {
                     out_step: out.stride(),
                 });
             }
+            for (after, to) in &kept {
+                for r in 0..taps - 1 {
+                    // `after` is a column, so the rows exist; `to` overlaps no input.
+                    let from = inputs.row(after + 1 + r).add(first);
+                    copy(from.cast(), to.row(r).add(first).cast(), count, 4);
+                }
+            }
         }
     };
     let items = channels.div_ceil(CHANNELS);
@@ -70,15 +85,6 @@ pub(super) fn conv(ctx: &Context, op: &Op) -> Result<(), DeviceError> {
         (0..items).for_each(|i| item(0, i));
     } else {
         ctx.pool.run(items, &item);
-    }
-    for s in states {
-        let to = ctx.view(&s.to)?;
-        for r in 0..taps - 1 {
-            let from = inputs.0[s.after as usize + 1 + r];
-            // SAFETY: validated: `after` is a column, so the rows exist, and `to` overlaps
-            // neither inputs nor state.
-            unsafe { copy(from.cast(), to.row(r).cast(), channels, 4) };
-        }
     }
     Ok(())
 }

@@ -68,10 +68,12 @@ pub const CHECKS: &[Check] = checks![
     products::matmul_of_several_types,
     products::matmul_of_chosen_rows,
     products::matmul_of_extreme_activations,
+    products::matmul_of_extreme_weights,
     products::swiglu,
     sequence::attention,
     sequence::conv,
     sequence::delta_per_token,
+    sequence::delta_of_large_states,
     sequence::delta_chunked,
     laws::columns_do_not_see_each_other,
     laws::swiglu_equals_matmul_then_silu_mul,
@@ -106,8 +108,9 @@ macro_rules! conformance_tests {
             embed rms_norm l2_norm gated_norm silu_mul sigmoid_mul add rope copy gather delta_gates
             matmul_f32 matmul_f16 matmul_bf16 matmul_q8_0 matmul_q4_0 matmul_q4_1 matmul_q5_0
             matmul_q4_k matmul_q5_k matmul_q6_k
-            matmul_of_several_types matmul_of_chosen_rows matmul_of_extreme_activations swiglu
-            attention conv delta_per_token delta_chunked
+            matmul_of_several_types matmul_of_chosen_rows matmul_of_extreme_activations
+            matmul_of_extreme_weights swiglu
+            attention conv delta_per_token delta_of_large_states delta_chunked
             columns_do_not_see_each_other swiglu_equals_matmul_then_silu_mul
             in_place_equals_out_of_place saves_change_nothing_else
             a_saved_state_is_the_end_state_of_a_shorter_run ops_run_in_order runs_repeat_to_the_bit

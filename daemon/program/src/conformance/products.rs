@@ -154,6 +154,49 @@ pub(super) fn matmul_of_extreme_activations(make: Make<'_>) {
     });
 }
 
+/// Smallest and largest weights with smallest and largest activations, in all pairs of signs that
+/// a kernel's narrow sums may meet.
+pub(super) fn matmul_of_extreme_weights(make: Make<'_>) {
+    let mut r = Random::new("matmul_of_extreme_weights");
+    each(make, DType::ALL.into_iter().filter(|dtype| dtype.is_quantized()), |dtype| {
+        let (rows, width, columns) = (16u32, 256, 8);
+        let mut case = Case::new(format!("{dtype} [{rows} x {width}]"));
+        // By bits of the column: the sign of the first two of every four values, of the others, and
+        // whether it turns from one four to the next.
+        let value = |column: u32, i: u32| {
+            let half = column >> (i / 2 % 2) & 1;
+            let turn = if column & 4 != 0 { i / 4 % 2 } else { 0 };
+            if half ^ turn == 0 { 1000.0 } else { -1000.0 }
+        };
+        let values: Vec<f32> = (0..columns).flat_map(|c| (0..width).map(move |i| value(c, i))).collect();
+        let x = case.values(columns, width, &values);
+        let weight = case.weight(&mut r, dtype, rows, width);
+        let skip = match dtype {
+            DType::Q4_1 => 4,
+            DType::Q4_K | DType::Q5_K => 16,
+            DType::Q6_K => 0,
+            _ => 2,
+        };
+        let end = if dtype == DType::Q6_K { 192 } else { dtype.block_bytes() };
+        let bytes = &mut case.buffers[weight.buffer.0 as usize].0[weight.offset as usize..];
+        for (b, block) in bytes.chunks_exact_mut(dtype.block_bytes()).enumerate() {
+            for (i, byte) in block[skip..end].iter_mut().enumerate() {
+                // Rows of the smallest, of the largest, of both in turn, of either.
+                *byte = match b % 5 {
+                    0 => 0x00,
+                    1 => 0xff,
+                    2 => [0x00, 0xff][i / 2 % 2],
+                    3 => [0xff, 0x00][i % 2],
+                    _ => [0x00, 0xff][r.below(2) as usize],
+                };
+            }
+        }
+        let out = case.output(&mut r, DType::F32, columns, rows);
+        case.push(Op::MatMul { x, products: vec![Product { weight, rows: None, out }] });
+        case
+    });
+}
+
 pub(super) fn swiglu(make: Make<'_>) {
     let mut r = Random::new("swiglu");
     let cases = DType::ALL.into_iter().flat_map(|dtype| COLUMNS.map(|n| (dtype, n)));

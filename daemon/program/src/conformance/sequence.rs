@@ -94,8 +94,7 @@ pub(super) fn delta_inputs(
     [q, k, v, decay, beta, state]
 }
 
-/// Heads and key heads, key and value dimensions.
-const DELTA_SHAPES: [((u32, u32), (u32, u32)); 6] = [
+const DELTA_SHAPES: [DeltaShape; 6] = [
     ((1, 1), (8, 8)),
     ((2, 2), (16, 16)),
     ((3, 1), (17, 24)),
@@ -104,9 +103,18 @@ const DELTA_SHAPES: [((u32, u32), (u32, u32)); 6] = [
     ((2, 1), (128, 128)),
 ];
 
-fn delta(make: Make<'_>, name: &str, columns: &[u32], form: impl Fn(&mut Random) -> DeltaForm) {
+/// Heads and key heads, key and value dimensions.
+type DeltaShape = ((u32, u32), (u32, u32));
+
+fn delta(
+    make: Make<'_>,
+    name: &str,
+    shapes: &[DeltaShape],
+    columns: &[u32],
+    form: impl Fn(&mut Random) -> DeltaForm,
+) {
     let mut r = Random::new(name);
-    let cases = DELTA_SHAPES.into_iter().flat_map(|shape| columns.iter().map(move |n| (shape, *n)));
+    let cases = shapes.iter().copied().flat_map(|shape| columns.iter().map(move |n| (shape, *n)));
     each(make, cases, |((heads, dims), columns)| {
         let form = form(&mut r);
         let mut case = Case::new(format!(
@@ -115,7 +123,9 @@ fn delta(make: Make<'_>, name: &str, columns: &[u32], form: impl Fn(&mut Random)
         ));
         let [q, k, v, decay, beta, state] = delta_inputs(&mut case, &mut r, columns, heads, dims);
         let out = case.output(&mut r, DType::F32, columns, heads.0 * dims.1);
-        let states = states(&mut case, &mut r, columns, state.rows, state.width, false);
+        // Large states are written differently where they lie as a model's do.
+        let dense = state.rows * state.width >= 1 << 16;
+        let states = states(&mut case, &mut r, columns, state.rows, state.width, dense);
         let (heads, key_heads) = heads;
         case.push(Op::GatedDelta { form, q, k, v, decay, beta, heads, key_heads, state, out, states });
         case
@@ -123,11 +133,16 @@ fn delta(make: Make<'_>, name: &str, columns: &[u32], form: impl Fn(&mut Random)
 }
 
 pub(super) fn delta_per_token(make: Make<'_>) {
-    delta(make, "delta_per_token", &[1, 2, 3, 5, 8, 20], |_| DeltaForm::PerToken);
+    delta(make, "delta_per_token", &DELTA_SHAPES, &[1, 2, 3, 5, 8, 20], |_| DeltaForm::PerToken);
+}
+
+/// States of 256 KiB: as large as a model's, which devices write differently.
+pub(super) fn delta_of_large_states(make: Make<'_>) {
+    delta(make, "delta_of_large_states", &[((4, 2), (128, 128))], &[1, 2, 4], |_| DeltaForm::PerToken);
 }
 
 pub(super) fn delta_chunked(make: Make<'_>) {
-    delta(make, "delta_chunked", &[1, 2, 5, 63, 64, 65, 130, 200], |r| DeltaForm::Chunked {
+    delta(make, "delta_chunked", &DELTA_SHAPES, &[1, 2, 5, 63, 64, 65, 130, 200], |r| DeltaForm::Chunked {
         position: r.pick(&[0, 0, 1, 63, 64, 100, 1000]),
     });
 }
