@@ -16,6 +16,7 @@ use tandem_engine::engine::{Engine, EngineOptions, SlotId};
 use tandem_engine::request::{Event, Finish, Input, JobId, Request, Stats};
 use tandem_engine::sampler::SamplerOptions;
 use tandem_engine::switches::Switches;
+use tandem_engine::synth::{Quant, Size, Synth};
 use tandem_policy_divergence::Divergence;
 use trace_requests::steps;
 
@@ -379,6 +380,33 @@ fn a_sampled_answer_is_the_same_with_and_without_drafts() {
         drafted += got.iter().map(|a| a.stats.drafted - a.stats.accepted).sum::<u32>();
     }
     assert!(drafted > 0, "no draft was rejected: the test shows nothing");
+}
+
+/// Where nearly all rows of the head are padding, the MTP block nearly always finds a token that may
+/// not follow. No draft comes of that, but its step was paid for.
+#[test]
+fn drafting_stops_where_the_mtp_block_finds_nothing_that_may_follow() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("padded.gguf");
+    let vocabulary = Some(demo());
+    Synth { size: Size::Tiny, quant: Quant::Q4_0, tokenizer: vocabulary, seed: 3 }.write(&file).unwrap();
+    let mut run = Run::new(&file, &[]);
+    let slot = run.open(1);
+    let mut passes = 0;
+    for seed in 0..12u32 {
+        let prompt = (0..20).map(|i| (seed * 17 + i * 29) % 257).collect();
+        let request = Request {
+            sampling: SamplerOptions { temperature: 1.0, seed: seed.into(), ..Default::default() },
+            max_tokens: Some(14),
+            ..Request::new(Input::Tokens(prompt))
+        };
+        passes += u64::from(run.ask(slot, &request).stats.decode_passes);
+    }
+    let steps = run.engine.counters().draft_steps;
+    assert!(passes > 100, "{passes} passes: too few to show anything");
+    // Even on a device where a step costs a hundredth of a pass the chance that it is worth that
+    // is gone after 27 in vain.
+    assert!((1..=30).contains(&steps), "{steps} steps of the MTP block in {passes} passes");
 }
 
 /// Pairs of sampled tokens follow the target's probabilities although drafts come first:

@@ -32,8 +32,20 @@ const WORST_REQUESTS: u32 = 64;
 const WORST_TOKENS: u32 = 14;
 const WORST_PROMPT: u32 = 48;
 
+/// Ways to run a prompt, nothing drafted: the first is what the others are measured by.
+const FORMS: [(&str, &[&str]); 4] = [
+    ("planes", &["schema_drafts=off", "lookup_drafts=off", "mtp_drafts=off"]),
+    ("tail", &["schema_drafts=off", "lookup_drafts=off", "mtp_drafts=off", "rollback_prefill=tail"]),
+    (
+        "per token",
+        &["schema_drafts=off", "lookup_drafts=off", "mtp_drafts=off", "rollback_prefill=per_token"],
+    ),
+    ("planes, MTP block", &["schema_drafts=off", "lookup_drafts=off"]),
+];
+const FORM_PROMPT: u32 = 256;
+
 /// Replays the demo trace with each part of speculation alone switched off, then random
-/// prompts on random weights, where no draft can be right.
+/// prompts on random weights, where no draft can be right, then the ways to run a prompt.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Another model.
@@ -52,6 +64,9 @@ pub(crate) struct Args {
     /// target folder.
     #[arg(long, value_name = "SIZE", default_value = "tiny")]
     worst: String,
+    /// Prompts that each way to run a prompt is measured with.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    prompts: u32,
     /// Measure the `tandemd` and `tandem` in this folder instead of building them.
     #[arg(long, value_name = "FOLDER")]
     programs: Option<PathBuf>,
@@ -161,11 +176,13 @@ pub(crate) fn run(args: &Args) -> Result<(), TaskError> {
     let weights = random_model(&Command::new(args.program("tandem")), &args.worst)?;
     let ablation = ablation(args)?;
     let worst = worst(args, &weights)?;
+    let forms = forms(args, &weights)?;
     if args.json {
-        println!("{}", json!({ "ablation": ablation.json(), "worst": worst.json() }));
+        println!("{}", json!({ "ablation": ablation.json(), "worst": worst.json(), "forms": forms.json() }));
     } else {
         ablation.print();
         worst.print();
+        forms.print();
     }
     Ok(())
 }
@@ -306,4 +323,60 @@ fn worst(args: &Args, model: &Path) -> Result<Worst, DemoError> {
         }
     }
     Ok(Worst { speculating: speculating.stop()?, plain: plain.stop()? })
+}
+
+/// Prompt milliseconds of each of [`FORMS`], prompt by prompt.
+struct Forms([Vec<f64>; FORMS.len()]);
+
+impl Forms {
+    /// Median milliseconds, and the median of the ratios to the first form on the same prompt.
+    fn of(&self, form: usize) -> (f64, f64) {
+        let median = |mut values: Vec<f64>| {
+            values.sort_by(f64::total_cmp);
+            values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+        };
+        let ratios = self.0[form].iter().zip(&self.0[0]).map(|(ms, first)| ms / first);
+        (median(self.0[form].clone()), median(ratios.collect()))
+    }
+
+    fn json(&self) -> Value {
+        let forms = FORMS.iter().enumerate().map(|(i, (name, _))| {
+            let (ms, ratio) = self.of(i);
+            json!({ "form": name, "prefill_ms": ms, "ratio": ratio })
+        });
+        forms.collect()
+    }
+
+    fn print(&self) {
+        println!("random weights, {} prompts of {FORM_PROMPT} tokens, nothing drafted", self.0[0].len());
+        for (i, (name, _)) in FORMS.iter().enumerate() {
+            let (ms, ratio) = self.of(i);
+            println!("  {name:20} {ms:>9.1} ms, {ratio:.3} of the first");
+        }
+        println!();
+    }
+}
+
+fn forms(args: &Args, model: &Path) -> Result<Forms, DemoError> {
+    let mut subjects = Vec::with_capacity(FORMS.len());
+    for (_, settings) in FORMS {
+        subjects.push(Subject::start(args, model, settings)?);
+    }
+    let mut forms = Forms(Default::default());
+    // The first prompt finds weights that are not repacked yet.
+    for i in 0..=args.prompts.max(1) {
+        // No prompt begins as one before, so nothing is restored.
+        let prompt: Vec<u32> = (0..FORM_PROMPT).map(|j| (i * 31 + j * 29) % 257).collect();
+        for (at, subject) in subjects.iter_mut().enumerate() {
+            let before = subject.sum.prefill;
+            subject.ask("bench", Request::tokens(prompt.clone()).max_tokens(1))?;
+            if i > 0 {
+                forms.0[at].push(subject.sum.prefill - before);
+            }
+        }
+    }
+    for subject in subjects {
+        subject.stop()?;
+    }
+    Ok(forms)
 }
