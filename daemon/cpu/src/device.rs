@@ -24,7 +24,7 @@ pub struct CpuConfig {
     /// Bytes that buffers made by [`Device::create`] and repacked weights may take; weights that
     /// no longer fit are used as they are. No limit by default.
     pub memory_limit: u64,
-    /// Whether quantized weights of imported regions are copied, at their first use, into the
+    /// Whether quantized weights of imported regions are copied, when prepared or first used, into the
     /// order that the kernels read best (on by default). A copy is as large as the weight; its
     /// region is told to release the original. Results do not depend on it.
     pub repack: bool,
@@ -172,6 +172,16 @@ impl Device for Cpu {
 
     fn read(&mut self, buffer: BufferId, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
         self.context.store.read(buffer, offset, bytes)
+    }
+
+    fn prepare(&mut self, program: &Program) -> Result<(), DeviceError> {
+        program.validate(&|id| self.context.store.info(id))?;
+        if self.repack {
+            for op in &program.ops {
+                self.context.repack(op)?;
+            }
+        }
+        Ok(())
     }
 
     fn submit(&mut self, program: &Program) -> Result<Ticket, DeviceError> {

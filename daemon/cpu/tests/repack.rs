@@ -83,3 +83,26 @@ fn a_weight_beyond_the_limit_is_used_as_it_is_with_the_same_result() {
         assert_eq!(result, repacked);
     }
 }
+
+#[test]
+fn what_is_prepared_is_there_before_a_program_runs() {
+    let mut cpu = Cpu::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
+    let region = cpu.import(Arc::new(vec![1u8; ROWS as usize * 2 * 18])).unwrap();
+    let (x, out) = (cpu.create(u64::from(WIDTH) * 4).unwrap(), cpu.create(u64::from(ROWS) * 4).unwrap());
+    let before = cpu.used();
+    let product = |rows| {
+        let mut program = Program::new();
+        let weight = Tensor::dense(region, 0, DType::Q4_0, rows, WIDTH);
+        let out = Tensor::dense(out, 0, DType::F32, 1, rows);
+        program.push(Op::MatMul {
+            x: Tensor::dense(x, 0, DType::F32, 1, WIDTH),
+            products: vec![Product { weight, rows: None, out }],
+        });
+        program
+    };
+    assert!(cpu.prepare(&product(ROWS + 1)).is_err(), "a weight larger than its region");
+    cpu.prepare(&product(ROWS)).unwrap();
+    assert_eq!(cpu.used() - before, REPACKED);
+    cpu.submit(&product(ROWS)).unwrap();
+    assert_eq!(cpu.used() - before, REPACKED);
+}

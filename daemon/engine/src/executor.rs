@@ -2,7 +2,7 @@
 
 use crate::gguf::Gguf;
 use crate::model::{self, Dims, Family, ModelError, StateLayout};
-use crate::pass::{Arena, DraftColumn, Pass};
+use crate::pass::{Arena, DraftColumn, DraftHead, Kind, Pass, Segment};
 use crate::residency::Memory;
 use crate::session::Session;
 use crate::state::{KvCache, State, StatePool};
@@ -63,7 +63,32 @@ impl Executor {
         let scratch_bytes = SCRATCH_BYTES;
         let scratch = device.create(scratch_bytes)?;
         let spare = Vec::new();
-        Ok(Executor { device, family, switches, states, scratch, scratch_bytes, spare, batches: 0 })
+        let mut executor =
+            Executor { device, family, switches, states, scratch, scratch_bytes, spare, batches: 0 };
+        executor.prepare()?;
+        Ok(executor)
+    }
+
+    /// Has the device make what the weights need on it now, not under the first request: with the
+    /// programs of a pass of one column and of a step of the MTP block, neither of which is run.
+    fn prepare(&mut self) -> Result<(), DeviceError> {
+        let (kv, state) = (self.new_kv(2)?, self.states.zero());
+        let segment =
+            Segment { logits: vec![0], ..Segment::new(Kind::Decode, vec![0], 0, kv, Arc::clone(&state)) };
+        let pass = Pass { segments: vec![segment] };
+        let (program, _) =
+            self.lower(|family, switches, arena, program| family.lower(&pass, switches, arena, program))?;
+        self.device.prepare(&program)?;
+        if self.switches.drafts_with_mtp() {
+            // The block's entry of the first position waits for the second token.
+            let head = DraftHead::Whole;
+            let columns = [DraftColumn { token: 0, position: 1, kv, state, hidden: None, head }];
+            let (program, _) = self.lower(|family, switches, arena, program| {
+                family.lower_draft(&columns, switches, arena, program)
+            })?;
+            self.device.prepare(&program)?;
+        }
+        self.destroy_kv(kv)
     }
 
     /// The model's sizes.

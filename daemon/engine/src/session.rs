@@ -77,6 +77,10 @@ impl Device for Session {
         self.ask(|device| device.read(buffer, offset, bytes))
     }
 
+    fn prepare(&mut self, program: &Program) -> Result<(), DeviceError> {
+        self.ask(|device| device.prepare(program))
+    }
+
     fn submit(&mut self, program: &Program) -> Result<Ticket, DeviceError> {
         self.ask(|device| device.submit(program))
     }

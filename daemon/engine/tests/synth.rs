@@ -41,3 +41,18 @@ fn equal_seeds_write_equal_files() {
     assert!(write("c", 1) != write("d", 2));
     std::fs::remove_dir_all(&folder).expect("removed");
 }
+
+#[test]
+fn weights_are_repacked_when_the_model_is_opened() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, cache) = (folder.path().join("tiny.gguf"), folder.path().join("weights"));
+    Synth { size: Size::Tiny, quant: Quant::Q4_0, tokenizer: None, seed: 2 }.write(&path).expect("written");
+    let device =
+        Cpu::new(CpuConfig { cache: Some(cache.clone()), ..CpuConfig::default() }).expect("the CPU device");
+    let mut engine = Engine::open(&path, Box::new(device), EngineOptions::default()).expect("it loads");
+    let files = || std::fs::read_dir(&cache).expect("the cache").count();
+    let opened = files();
+    assert!(opened > 10, "{opened} weights in another order");
+    engine.probe(&[1, 2, 3], false, &mut |_, _| {}).expect("logits");
+    assert_eq!(files(), opened, "a weight was repacked by the first pass");
+}

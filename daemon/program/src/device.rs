@@ -122,6 +122,14 @@ pub trait Device: Send {
     /// Copies bytes out, after all submitted work.
     fn read(&mut self, buffer: BufferId, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
 
+    /// Checks a program and makes what its weights need on this device, such as a copy in another
+    /// order, so that the first submission has not to wait for it. Runs nothing, and promises nothing: what
+    /// is missing is made when it is needed. Nothing by default.
+    fn prepare(&mut self, program: &Program) -> Result<(), DeviceError> {
+        let _ = program;
+        Ok(())
+    }
+
     /// Checks a program and starts it. Programs run in the order of their submission.
     fn submit(&mut self, program: &Program) -> Result<Ticket, DeviceError>;
 

@@ -65,7 +65,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", default_value = "tiny")]
     worst: String,
     /// Prompts that each way to run a prompt is measured with.
-    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(long, value_name = "N", default_value_t = 8)]
     prompts: u32,
     /// Measure the `tandemd` and `tandem` in this folder instead of building them.
     #[arg(long, value_name = "FOLDER")]
@@ -367,7 +367,10 @@ fn forms(args: &Args, model: &Path) -> Result<Forms, DemoError> {
     for i in 0..=args.prompts.max(1) {
         // No prompt begins as one before, so nothing is restored.
         let prompt: Vec<u32> = (0..FORM_PROMPT).map(|j| (i * 31 + j * 29) % 257).collect();
-        for (at, subject) in subjects.iter_mut().enumerate() {
+        for turn in 0..FORMS.len() {
+            // Whoever goes first finds another machine than who goes last.
+            let at = (turn + i as usize) % FORMS.len();
+            let subject = &mut subjects[at];
             let before = subject.sum.prefill;
             subject.ask("bench", Request::tokens(prompt.clone()).max_tokens(1))?;
             if i > 0 {
