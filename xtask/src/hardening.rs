@@ -44,9 +44,20 @@ fn folder() -> PathBuf {
     cargo::target().join("sanitizer")
 }
 
+/// Builds the tests of the unsafe crates for AddressSanitizer.
+pub(crate) fn build(run: Run) -> Result<(), TaskError> {
+    cargo::run(sanitized(run).arg("--no-run"))
+}
+
 /// Runs the tests of the unsafe crates under AddressSanitizer.
 pub(crate) fn sanitize(run: Run) -> Result<(), TaskError> {
-    need::NIGHTLY.ensure()?;
+    need::ensure([&need::NIGHTLY])?;
+    let mut command = sanitized(run);
+    println!("{}", cargo::typed(&command));
+    cargo::run(&mut command)
+}
+
+fn sanitized(run: Run) -> Command {
     let (mut command, host) = nightly("", run);
     command.args(["test", "--tests", "--locked", "--target", &host]);
     // Off in other runs, where they make every load of a kernel slow.
@@ -58,8 +69,7 @@ pub(crate) fn sanitize(run: Run) -> Result<(), TaskError> {
     // The model of the rings runs on stacks that leak when a run is cut short; what clients
     // leave behind is counted by a test of its own.
     command.env("ASAN_OPTIONS", "detect_leaks=0");
-    println!("{}", cargo::typed(&command));
-    cargo::run(&mut command)
+    command
 }
 
 /// In a long run, builds the fuzz targets for libFuzzer and runs each on its seeds and what it
@@ -69,7 +79,7 @@ pub(crate) fn fuzz(run: Run) -> Result<(), TaskError> {
         println!("with --long only; the tests have tried the targets on seeds and mutations (tests/fuzz)");
         return Ok(());
     }
-    need::NIGHTLY.ensure()?;
+    need::ensure([&need::NIGHTLY])?;
     let (mut command, host) = nightly(COVERAGE, run);
     command.args([
         "build",

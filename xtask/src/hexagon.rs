@@ -9,7 +9,7 @@
 //! ```
 
 use crate::cargo::{self, TaskError};
-use crate::need::{Need, python_with};
+use crate::need::{self, Need, Source, python_with};
 use crate::test::Run;
 use std::path::Path;
 use std::process::Command;
@@ -24,12 +24,9 @@ const ZIG: &str = "ziglang==0.17.1";
 
 /// Programs that build and inspect. Any LLVM that knows v73 does; this one knows the newer
 /// versions too.
-const NEEDS: [Need; 2] = [
-    Need { probe: &["make", "--version"], install: &["apt-get", "install", "-q", "-y", "make"] },
-    Need {
-        probe: &["llvm-objdump-22", "--version"],
-        install: &["apt-get", "install", "-q", "-y", "--no-install-recommends", "llvm-22"],
-    },
+pub(crate) const NEEDS: [Need; 2] = [
+    Need { probe: &["make", "--version"], source: Source::Debian(&["make"]) },
+    Need { probe: &["llvm-objdump-22", "--version"], source: Source::Debian(&["llvm-22"]) },
 ];
 
 /// The programs that run under qemu-hexagon.
@@ -54,9 +51,7 @@ pub(crate) fn built(_: Run) -> Result<(), TaskError> {
 }
 
 fn build() -> Result<(), TaskError> {
-    for need in &NEEDS {
-        need.ensure()?;
-    }
+    need::ensure(&NEEDS)?;
     let folder = cargo::target().join("hexagon");
     python_with(&folder, ZIG)?;
     fetch_emulator(&folder)?;

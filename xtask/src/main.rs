@@ -1,5 +1,6 @@
 //! Developer tasks: `cargo xtask demo | test | ci | policies | hexagon | bench`.
 
+mod ahead;
 mod bench;
 mod cargo;
 mod demo;
@@ -32,6 +33,9 @@ enum Task {
     Ci(test::Args),
     Policies(policies::Args),
     Hexagon(hexagon::Args),
+    /// What `test` does on the side.
+    #[command(hide = true)]
+    Ahead(ahead::Args),
 }
 
 fn main() -> ExitCode {
@@ -42,6 +46,7 @@ fn main() -> ExitCode {
         Task::Ci(args) => test::run(&args, true),
         Task::Policies(args) => policies::run(&args),
         Task::Hexagon(args) => hexagon::run(&args),
+        Task::Ahead(args) => ahead::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -9,7 +9,7 @@
 //! ```
 
 use crate::cargo::{self, TaskError};
-use crate::need::Need;
+use crate::need::{self, Need, Source};
 use crate::test::Run;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -35,57 +35,47 @@ const EMULATED: [&str; 9] = [
     "tandem-policy-anchor",
 ];
 
+/// Which of the packages' tests run there: two calls, as each has arguments of its own.
+const UNIT_TESTS: [&str; 3] = ["test", "--no-fail-fast", "--lib"];
+const CONFORMANCE: [&str; 3] = ["test", "--test", "conformance"];
+
 /// Tests that the emulator cannot run, and why.
 const NOT_EMULATED: [(&str, &str); 1] = [(
     "clearing_a_bell_that_a_client_made_blocking_does_not_block",
     "the emulator has no preadv2 (ENOSYS); every kernel that Tandem supports has it",
 )];
 
-const CROSS: [Need; 2] = [
+/// A C compiler and a C library for the machine, and the machine.
+pub(crate) const CROSS: [Need; 2] = [
     Need {
         probe: &["aarch64-linux-gnu-gcc", "--version"],
-        install: &[
-            "apt-get",
-            "install",
-            "-q",
-            "-y",
-            "--no-install-recommends",
-            "gcc-aarch64-linux-gnu",
-            "libc6-dev-arm64-cross",
-        ],
+        source: Source::Debian(&["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"]),
     },
-    Need {
-        probe: &["qemu-aarch64", "--version"],
-        install: &["apt-get", "install", "-q", "-y", "--no-install-recommends", "qemu-user"],
-    },
+    Need { probe: &["qemu-aarch64", "--version"], source: Source::Debian(&["qemu-user"]) },
 ];
+
+/// Builds what [`emulated`] runs.
+pub(crate) fn build_emulated(mode: Run) -> Result<(), TaskError> {
+    let rust = Rust::with_std_for(LINUX)?;
+    cargo::run(rust.emulated(&UNIT_TESTS, mode).arg("--no-run"))?;
+    cargo::run(rust.emulated(&CONFORMANCE, mode).arg("--no-run"))
+}
 
 /// Unit tests and the NEON kernels' conformance suite on an emulated aarch64 machine.
 pub(crate) fn emulated(mode: Run) -> Result<(), TaskError> {
-    for need in &CROSS {
-        need.ensure()?;
-    }
+    need::ensure(&CROSS)?;
     let rust = Rust::with_std_for(LINUX)?;
-    let cargo = |words: &[&str]| {
-        let mut command = rust.cargo(words, LINUX, mode);
-        command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
-        command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", RUNNER);
-        // For the C part of dependencies that have one.
-        command.env("CC_aarch64_unknown_linux_gnu", "aarch64-linux-gnu-gcc");
-        command
-    };
     if mode.long {
-        cargo::run(&mut cargo(&["build", "--workspace"]))?;
+        cargo::run(&mut rust.cross(&["build", "--workspace"], mode))?;
     }
-    let mut unit_tests = cargo(&["test", "--no-fail-fast", "--lib"]);
-    let engine = mode.long.then_some(&"tandem-engine");
-    unit_tests.args(EMULATED.iter().chain(engine).flat_map(|name| ["-p", name])).arg("--");
+    let mut unit_tests = rust.emulated(&UNIT_TESTS, mode);
+    unit_tests.arg("--");
     for (test, reason) in NOT_EMULATED {
         println!("xtask: NOT RUN under emulation: {test}: {reason}");
         unit_tests.args(["--skip", test]);
     }
     cargo::run(&mut unit_tests)?;
-    let mut conformance = cargo(&["test", "-p", "tandem-cpu", "--test", "conformance"]);
+    let mut conformance = rust.emulated(&CONFORMANCE, mode);
     conformance.arg("--");
     if !mode.long {
         // Were the level not to be had, its checks would be ignored: included, they fail.
@@ -97,10 +87,11 @@ pub(crate) fn emulated(mode: Run) -> Result<(), TaskError> {
 /// What an Android image is built from, without linking: that needs Android's own C toolchain.
 pub(crate) fn checked(mode: Run) -> Result<(), TaskError> {
     let rust = Rust::with_std_for(ANDROID)?;
-    let crates = ["-p", "tandem-ipc", "-p", "tandem-sdk", "-p", "tandem-engine", "-p", "tandem-hexagon"];
-    cargo::run(rust.cargo(&["check"], ANDROID, mode).args(crates))?;
-    // The runtime of Wasm policies has a part in C.
-    cargo::run(&mut rust.cargo(&["check", "-p", "tandemd", "--no-default-features"], ANDROID, mode))
+    let mut check = rust.cargo(&["check"], ANDROID, mode);
+    check.args(["-p", "tandem-ipc", "-p", "tandem-sdk", "-p", "tandem-engine", "-p", "tandem-hexagon"]);
+    // The runtime of Wasm policies has a part in C. One call, so that all have the same features
+    // and what they depend on is checked once.
+    cargo::run(check.args(["-p", "tandemd", "--no-default-features"]))
 }
 
 /// A compiler with a standard library for a target.
@@ -148,6 +139,25 @@ impl Rust {
         }
         command
     }
+
+    /// Cargo for the emulated machine.
+    fn cross(&self, words: &[&str], mode: Run) -> Command {
+        let mut command = self.cargo(words, LINUX, mode);
+        command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
+        command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", RUNNER);
+        // For the C part of dependencies that have one.
+        command.env("CC_aarch64_unknown_linux_gnu", "aarch64-linux-gnu-gcc");
+        command
+    }
+
+    /// Tests of the emulated packages. All packages every time, so that what they depend on has the
+    /// same features and is built once.
+    fn emulated(&self, tests: &[&str], mode: Run) -> Command {
+        let mut command = self.cross(tests, mode);
+        let engine = mode.long.then_some(&"tandem-engine");
+        command.args(EMULATED.iter().chain(engine).flat_map(|name| ["-p", name]));
+        command
+    }
 }
 
 /// Whether the toolchain in use has the target's standard library.
@@ -171,7 +181,7 @@ fn unpack_debian(folder: &Path) -> Result<(), TaskError> {
         apt-get -q update
         std=$(apt-cache depends libstd-rust-web-dev | sed -n 's/^ *Depends: \\(libstd-rust-web-[0-9.]*\\)$/\\1/p')
         llvm=$(apt-cache depends \"$std\" | sed -n 's/^ *Depends: \\(libllvm[0-9]*\\)$/\\1/p')
-        apt-get -q -y --no-install-recommends install $llvm
+        apt-get -q -y -o DPkg::Lock::Timeout=300 --no-install-recommends install $llvm
         apt-get -q download rustc-web \"$std\" libstd-rust-web-dev rust-web-src
         for package in *.deb; do dpkg -x \"$package\" .; rm \"$package\"; done";
     cargo::run(Command::new("sh").args(["-c", script, "sh"]).arg(folder))

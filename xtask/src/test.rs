@@ -1,5 +1,6 @@
 //! `cargo xtask test` and `cargo xtask ci`: all that must hold before a change goes in.
 
+use crate::ahead::Ahead;
 use crate::cargo::{self, TaskError};
 use crate::hardening;
 use crate::hexagon;
@@ -10,7 +11,8 @@ use std::time::Instant;
 
 /// Runs every check: the DSP's program built, formatting, lints, all tests (doc tests and whole-system tests on the
 /// demo model included), the documentation, the unsafe crates under AddressSanitizer, aarch64
-/// under emulation, Android; in a long run the fuzz targets under libFuzzer.
+/// under emulation, Android; in a long run the fuzz targets under libFuzzer. Meanwhile programs of
+/// later steps are built at the lowest priority.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Run the slow exhaustive forms of tests too (TANDEM_LONG=1, ignored tests included).
@@ -53,7 +55,7 @@ const TASKS: [(&str, Task); 4] = [
     ("android", portability::checked),
 ];
 
-const STEPS: [Step; 6] = [
+const STEPS: [Step; 5] = [
     Step {
         name: "format",
         arguments: &["fmt", "--all", "--check"],
@@ -77,17 +79,10 @@ const STEPS: [Step; 6] = [
         ignores: false,
         environment: &[],
     },
+    // The SDK has its optional features here; without them it is tested on aarch64.
     Step {
         name: "tests",
         arguments: &["test", "--workspace", "--no-fail-fast"],
-        locks: true,
-        ignores: true,
-        environment: &[],
-    },
-    // The workspace run above has the SDK without its optional features.
-    Step {
-        name: "sdk features",
-        arguments: &["test", "-p", "tandem-sdk", "--all-features"],
         locks: true,
         ignores: true,
         environment: &[],
@@ -130,10 +125,18 @@ impl Step {
 
 /// Runs all steps, goes on after one that fails, and sums up.
 pub(crate) fn run(args: &Args, ci: bool) -> Result<(), TaskError> {
-    for need in need::TOOLCHAIN.iter().chain(&need::SYSTEM) {
-        need.ensure()?;
-    }
     let start = Instant::now();
+    let mode = Run { long: args.long, ci };
+    let basic = need::TOOLCHAIN.iter().chain(&need::SYSTEM);
+    let mut ahead = None;
+    if args.only.is_none() {
+        let rest = hexagon::NEEDS.iter().chain(&portability::CROSS).chain([&need::PYTHON, &need::NIGHTLY]);
+        need::ensure(basic.chain(rest))?;
+        ahead = Some(Ahead::start(mode)?);
+    } else {
+        // One step alone takes the rest when it needs it.
+        need::ensure(basic)?;
+    }
     let wanted = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
     let mut done = Vec::new();
     let mut step = |name: &'static str, work: &mut dyn FnMut() -> Result<(), TaskError>| {
@@ -144,7 +147,6 @@ pub(crate) fn run(args: &Args, ci: bool) -> Result<(), TaskError> {
         }
         done.push((name, result.is_ok(), began.elapsed().as_secs()));
     };
-    let mode = Run { long: args.long, ci };
     for (name, task) in BUILDS.iter().filter(|(name, _)| wanted(name)) {
         println!("\n== {name}");
         step(name, &mut || task(mode));
@@ -153,6 +155,10 @@ pub(crate) fn run(args: &Args, ci: bool) -> Result<(), TaskError> {
         let mut command = each.command(args, ci);
         println!("\n== {}: {}", each.name, cargo::typed(&command));
         step(each.name, &mut || cargo::run(&mut command));
+    }
+    if let Some(mut ahead) = ahead {
+        println!("\n== built ahead: waiting for what has been built meanwhile");
+        step("built ahead", &mut || ahead.wait());
     }
     for (name, task) in TASKS.iter().filter(|(name, _)| wanted(name)) {
         println!("\n== {name}");
