@@ -40,7 +40,7 @@ pub(crate) fn parts(op: &Op) -> Vec<Op> {
                     None => whole.push(p.clone()),
                     Some(rows) => whole.extend(chunks(rows, WORDS).map(|(first, rows)| {
                         let out = p.out.slice_width(first, rows.len() as u32);
-                        Product { weight: p.weight, rows: Some(rows), out }
+                        Product { rows: Some(rows), out, ..p.clone() }
                     })),
                 }
             }
@@ -93,7 +93,7 @@ pub(crate) fn operands(op: &Op) -> Vec<Operand> {
             let products = products.iter().flat_map(|p| [packed(&p.weight), plain(&p.out)]);
             std::iter::once(plain(x)).chain(products).collect()
         }
-        Op::SwiGlu { x, gate, up, out } => vec![plain(x), packed(gate), packed(up), plain(out)],
+        Op::SwiGlu { x, gate, up, out, .. } => vec![plain(x), packed(gate), packed(up), plain(out)],
         Op::SiluMul { gate: x, up: y, out }
         | Op::SigmoidMul { x, gate: y, out }
         | Op::Add { a: x, b: y, out }

@@ -11,7 +11,7 @@ use built::built;
 use libtest_mimic::{Arguments, Trial};
 use std::sync::Arc;
 use tandem_hexagon::{Counters, EmulatorConfig, Hexagon, HexagonConfig, packed};
-use tandem_program::{BufferId, DType, Device, Op, Product, Program, StateOut, Tensor};
+use tandem_program::{Act, BufferId, DType, Device, Op, Product, Program, StateOut, Tensor};
 
 const MEMORY: HexagonConfig = HexagonConfig { memory: 64 << 20, window: 32 << 20 };
 
@@ -62,7 +62,7 @@ fn cost(device: &mut Hexagon, ops: Vec<Op>) -> Counters {
 }
 
 fn product(x: Tensor, weight: Tensor, out: Tensor) -> Op {
-    Op::MatMul { x, products: vec![Product { weight, rows: None, out }] }
+    Op::MatMul { x, products: vec![Product::new(weight, out)] }
 }
 
 /// Vector instructions that fetch and unpack a block of 32 rows, read off `dsp/kernels/product.c`:
@@ -119,7 +119,8 @@ fn fused_swiglu_moves_fewer_bytes(config: &EmulatorConfig) {
     let [a, b, out, fused] = [0; 4].map(|_| f32s(&mut device, rows, outputs));
     let three =
         cost(&mut device, vec![product(x, gate, a), product(x, up, b), Op::SiluMul { gate: a, up: b, out }]);
-    let one = cost(&mut device, vec![Op::SwiGlu { x, gate, up, out: fused }]);
+    let one =
+        cost(&mut device, vec![Op::SwiGlu { x, gate, up, acts: Act::for_weights([gate, up]), out: fused }]);
     let weights = packed::bytes(DType::Q4_K, outputs, width) + packed::bytes(DType::Q8_0, outputs, width);
     assert_eq!((one.dma_bytes, one.separate_swiglu), (weights + result, 0));
     assert_eq!(three.dma_bytes, weights + 5 * result);
@@ -135,7 +136,8 @@ fn swiglu_without_room_is_three_ops(config: &EmulatorConfig) {
         let gate = weight(&mut device, DType::Q6_K, outputs, width);
         let up = weight(&mut device, DType::Q8_0, outputs, width);
         let (x, out) = (f32s(&mut device, rows, width), f32s(&mut device, rows, outputs));
-        let cost = cost(&mut device, vec![Op::SwiGlu { x, gate, up, out }]);
+        let cost =
+            cost(&mut device, vec![Op::SwiGlu { x, gate, up, acts: Act::for_weights([gate, up]), out }]);
         (cost.separate_swiglu, read(&mut device, out.buffer, (rows * outputs * 4) as usize))
     };
     let (roomy, tight) = (run(8 << 20), run(64 << 10));
@@ -191,14 +193,11 @@ fn weights_larger_than_a_map_are_mapped_in_slices(config: &EmulatorConfig) {
         let [a, b, c] = [0; 3].map(|_| f32s(&mut device, rows, outputs));
         let (chosen, embedded) = (f32s(&mut device, rows, 7), f32s(&mut device, 5, width));
         let rows = Some([1999, 0, 1024, 1025, 31, 32, 700].into());
-        let products = vec![
-            Product { weight: q8, rows: None, out: a },
-            Product { weight: q6, rows: None, out: b },
-            Product { weight: q6, rows, out: chosen },
-        ];
+        let products =
+            vec![Product::new(q8, a), Product::new(q6, b), Product { rows, ..Product::new(q6, chosen) }];
         let ops = vec![
             Op::MatMul { x, products },
-            Op::SwiGlu { x, gate: q8, up: q6, out: c },
+            Op::SwiGlu { x, gate: q8, up: q6, acts: Act::for_weights([q8, q6]), out: c },
             Op::Embed { table: q8, ids: [0, 1, 1999, 1000, 2].into(), scale: 2.0, out: embedded },
         ];
         // Twice: the second time slices that gave way come back.

@@ -67,7 +67,7 @@ fn entries<'a>(spans: &[Span<'a>]) -> Vec<Span<'a>> {
 }
 
 fn product(weight: Tensor, out: Tensor) -> Product {
-    Product { weight, rows: None, out }
+    Product::new(weight, out)
 }
 
 impl<'a> Lowering<'a> {
