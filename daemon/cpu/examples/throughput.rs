@@ -249,7 +249,7 @@ fn pass(
         p.push(Op::MatMul { x: core, products: vec![product(layer.out, y)] });
         p.push(Op::Add { a: x, b: y, out: x });
         p.push(Op::RmsNorm { x, weight: norm, eps: 1e-6, out: y });
-        let [gate, up] = layer.ffn;
+        let [gate, up, _] = layer.ffn;
         p.push(Op::SwiGlu { x: y, gate, up, acts: Act::for_weights([gate, up]), out: wide });
         p.push(Op::MatMul { x: wide, products: vec![product(layer.ffn[2], y)] });
         p.push(Op::Add { a: x, b: y, out: x });
