@@ -145,6 +145,37 @@ fn swiglu_without_room_is_three_ops(config: &EmulatorConfig) {
     assert!(roomy.1 == tight.1, "on-chip memory changes results");
 }
 
+/// A product in tiles: weights go by once a group of columns that on-chip memory holds, by DMA;
+/// where it holds only a part of the sums they are read where they lie. The same bits.
+fn tiles_fetch_weights_once_a_group_of_columns(config: &EmulatorConfig) {
+    let (rows, outputs, width) = (70, 64, 512);
+    let run = |vtcm: u32| {
+        let mut device = device(config, vtcm);
+        let gate = weight(&mut device, DType::Q4_0, outputs, width);
+        let up = weight(&mut device, DType::Q6_K, outputs, width);
+        let x = f32s(&mut device, rows, width);
+        let [one, fused] = [0; 2].map(|_| f32s(&mut device, rows, outputs));
+        let product = Product { act: Act::F16Tile, ..Product::new(gate, one) };
+        let plain = cost(&mut device, vec![Op::MatMul { x, products: vec![product] }]);
+        let swiglu = Op::SwiGlu { x, gate, up, acts: [Act::F16Tile; 2], out: fused };
+        let both = cost(&mut device, vec![swiglu]);
+        let bytes = (rows * outputs * 4) as usize;
+        let results = [one, fused].map(|t| read(&mut device, t.buffer, bytes));
+        ([plain.dma_bytes, both.dma_bytes], both.separate_swiglu, results)
+    };
+    let bytes = |dtype| packed::bytes(dtype, outputs, width);
+    let (once, both) = (bytes(DType::Q4_0), bytes(DType::Q4_0) + bytes(DType::Q6_K));
+    let roomy = run(1 << 20);
+    assert_eq!((roomy.0, roomy.1), ([once, both], 0));
+    // Three blocks of columns: two at a time beside one weight, one beside two.
+    let tight = run(136 << 10);
+    assert_eq!((tight.0, tight.1), ([2 * once, 3 * both], 0));
+    // Three ops, whose values alone go by DMA.
+    let least = run(64 << 10);
+    assert_eq!((least.0, least.1), ([0, u64::from(3 * rows * outputs * 4)], 1));
+    assert!(roomy.2 == tight.2 && roomy.2 == least.2, "on-chip memory changes results");
+}
+
 /// The convolution reads columns as they lie and applies SiLU on the way: its inputs and outputs
 /// move once. As separate ops there are two transposes, which move what a copy does, and SiLU.
 fn channel_major_convolution_moves_fewer_bytes(config: &EmulatorConfig) {
@@ -219,9 +250,10 @@ fn main() {
     let folder = built();
     let qemu = folder.join("qemu/usr/bin/qemu-hexagon");
     // The last: whether instructions are counted, which only qemu-hexagon does.
-    let checks: [(&str, Check, bool); 5] = [
+    let checks: [(&str, Check, bool); 6] = [
         ("shared_columns_fetch_and_unpack_weights_once", shared_columns_fetch_and_unpack_weights_once, true),
         ("fused_swiglu_moves_fewer_bytes", fused_swiglu_moves_fewer_bytes, false),
+        ("tiles_fetch_weights_once_a_group_of_columns", tiles_fetch_weights_once_a_group_of_columns, false),
         ("swiglu_without_room_is_three_ops", swiglu_without_room_is_three_ops, false),
         (
             "weights_larger_than_a_map_are_mapped_in_slices",

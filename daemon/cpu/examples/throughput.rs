@@ -129,16 +129,19 @@ fn products(cpu: &mut Cpu) -> Result<(), DeviceError> {
     for (dtype, outputs, inputs) in shapes.into_iter().chain(more) {
         let weight = weight(cpu, dtype, outputs, inputs)?;
         print!("{dtype:>5} {outputs:>6} x {inputs:<5}");
-        for columns in [1u32, 2, 4, 8, 64, 512] {
+        let own = Act::for_weight(dtype);
+        let counts = [1u32, 2, 4, 8, 64, 512].map(|columns| (columns, own));
+        for (columns, act) in counts.into_iter().chain([64, 512].map(|columns| (columns, Act::F16Tile))) {
             let x = floats(cpu, columns, inputs)?;
             let out = floats(cpu, columns, outputs)?;
             let mut program = Program::new();
-            program.push(Op::MatMul { x, products: vec![Product::new(weight, out)] });
+            program.push(Op::MatMul { x, products: vec![Product { act, ..Product::new(weight, out) }] });
             let seconds = time(cpu, &program)?.as_secs_f64();
             let values = f64::from(outputs) * f64::from(inputs);
             let bytes = dtype.bytes_of(values as u64).unwrap_or(0) as f64;
             let macs = values * f64::from(columns);
-            print!("  {columns}: {:.1}, {:.0}", bytes / seconds / 1e9, macs / seconds / 1e9);
+            let tiles = if act == Act::F16Tile { " in tiles" } else { "" };
+            print!("  {columns}{tiles}: {:.1}, {:.0}", bytes / seconds / 1e9, macs / seconds / 1e9);
             cpu.destroy(x.buffer)?;
             cpu.destroy(out.buffer)?;
         }
