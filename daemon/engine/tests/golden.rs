@@ -115,12 +115,13 @@ fn logits_of_quantized_models_follow_rounded_activations() {
 #[test]
 fn logits_of_quantized_models_in_tiles_are_near_those_of_exact_activations() {
     let tiles = Switches { prefill_products: PrefillProducts::F16Tile, ..switches() };
-    for file in model_files(true) {
+    let own = |file: &&std::path::PathBuf| file.starts_with(golden_models::root().join("tests/golden"));
+    for file in model_files(true).iter().filter(own) {
         let [mut reference, mut cpu] = <[_; 2]>::try_from(devices())
             .ok()
             .expect("two devices")
-            .map(|d| Golden::open(&file, d, tiles.clone()));
-        let mut bytes = Golden::open(&file, devices().remove(1), switches());
+            .map(|d| Golden::open(file, d, tiles.clone()));
+        let mut bytes = Golden::open(file, devices().remove(1), switches());
         for p in 0..cpu.prompts() {
             let got = cpu.logits_at_positions(p);
             let same = reference.logits_at_positions(p);
