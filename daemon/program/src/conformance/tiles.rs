@@ -41,7 +41,11 @@ pub(super) fn matmul_f16_tile(make: Make<'_>) {
     let mut r = Random::new("matmul_f16_tile");
     let mut shapes = Vec::new();
     for (i, dtype) in TYPES.into_iter().enumerate() {
-        let columns: &[u32] = if i < USUAL { &[1, 2, 5, 31, 32, 33, 64, 130] } else { &[3, 34] };
+        let columns: &[u32] = match i {
+            0 | 1 => &[1, 2, 5, 31, 32, 33, 130],
+            2..USUAL => &[1, 8, 33],
+            _ => &[3],
+        };
         for (j, columns) in columns.iter().enumerate() {
             // Every width of a type, wide ones with few columns.
             let all = widths(dtype);
@@ -137,11 +141,11 @@ pub(super) fn swiglu_f16_tile(make: Make<'_>) {
 pub(super) fn f16_tile_laws(make: Make<'_>) {
     let mut device = make();
     let mut r = Random::new("f16_tile_laws");
-    for (dtype, columns, ffn) in [(DType::Q4_0, 3u32, 33), (DType::F16, 35, 5), (DType::Q6_K, 4, 40)] {
-        let mut case = Case::new(format!("{dtype} in tiles [{ffn} x 256], {columns} columns"));
-        let x = case.input(&mut r, DType::F32, columns, 256, 2.0);
-        let gate = case.weight(&mut r, dtype, ffn, 256);
-        let up = case.weight(&mut r, dtype, ffn, 256);
+    for (dtype, columns, ffn, width) in [(DType::Q4_0, 2u32, 33, 64), (DType::F16, 34, 5, 31)] {
+        let mut case = Case::new(format!("{dtype} in tiles [{ffn} x {width}], {columns} columns"));
+        let x = case.input(&mut r, DType::F32, columns, width, 2.0);
+        let gate = case.weight(&mut r, dtype, ffn, width);
+        let up = case.weight(&mut r, dtype, ffn, width);
         let out = case.output(&mut r, DType::F32, columns, ffn);
         let (g, u) =
             (case.output(&mut r, DType::F32, columns, ffn), case.output(&mut r, DType::F32, columns, ffn));
@@ -153,12 +157,14 @@ pub(super) fn f16_tile_laws(make: Make<'_>) {
             let part = |t: Tensor| t.slice_rows(first, count);
             Op::MatMul { x: part(x), products: vec![product(gate, part(g)), product(up, part(u))] }
         };
-        let (mut alone, mut steps) = (case.clone(), case.clone());
+        let mut steps = case.clone();
         case.push(swiglu(0, columns));
         case.push(products(0, columns));
         steps.push(products(0, columns));
         steps.push(Op::SiluMul { gate: g, up: u, out });
-        for c in 0..columns {
+        let mut alone = case.clone();
+        // Once more, one by one: the first, and those around the ends of a tile.
+        for c in [0, 1, 31, 32, columns - 1].into_iter().filter(|c| *c < columns) {
             alone.push(swiglu(c, 1));
             alone.push(products(c, 1));
         }
