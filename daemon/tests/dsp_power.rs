@@ -48,7 +48,7 @@ impl Work {
         let tensor =
             |buffer, dtype, rows, width| Tensor { buffer, offset: 0, dtype, rows, width, stride: width };
         let weight = tensor(weight, DType::Q8_0, OUTPUTS, WIDTH);
-        let products = vec![Product { weight, rows: None, out: tensor(out, DType::F32, COLUMNS, OUTPUTS) }];
+        let products = vec![Product::new(weight, tensor(out, DType::F32, COLUMNS, OUTPUTS))];
         let ops = vec![Op::MatMul { x: tensor(x, DType::F32, COLUMNS, WIDTH), products }];
         Work { device, program: Program { ops }, out }
     }

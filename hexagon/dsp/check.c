@@ -1,6 +1,7 @@
 #include "executor.h"
 #include "kernels/conv.h"
 #include "kernels/packed.h"
+#include "kernels/tile.h"
 
 /* Sizes beyond which no map reaches; keeps sums of products within 64 bits. */
 #define MOST_ROWS (1u << 30)
@@ -258,9 +259,9 @@ static bool check_matmul(const struct checker *c) {
     return true;
 }
 
-static bool check_swiglu(const struct checker *c) {
+static bool check_swiglu(const struct checker *c, bool (*planned)(const struct checker *c)) {
     const struct tdm_tensor *t = c->p->tensors;
-    if (!operands(c, 4) || !words(c, 0) || !plan(c) || !is_f32(c, 0, 0, 0) || !is_weight(c, 1, t[0].width) ||
+    if (!operands(c, 4) || !words(c, 0) || !is_f32(c, 0, 0, 0) || !planned(c) || !is_weight(c, 1, t[0].width) ||
         !is_weight(c, 2, t[0].width)) {
         return false;
     }
@@ -268,6 +269,43 @@ static bool check_swiglu(const struct checker *c) {
         return refuse(c, TDM_E_SHAPE, 2, t[2].rows, t[1].rows);
     }
     return is_f32(c, 3, t[0].rows, t[1].rows) && writes(c, 3, 0);
+}
+
+/* The plan of a product in tiles. */
+static bool plan_of_tiles(const struct checker *c) {
+    const uint32_t *params = c->p->head->params, whole = tile_blocks(c->p->tensors[0].width);
+    for (uint32_t i = 0; i < 2; i++) {
+        if (params[i] == 0) {
+            return refuse(c, TDM_E_PARAM, i, 0, 1);
+        }
+    }
+    const bool part = params[2] < whole && params[2] != 0 && params[0] == 1 && params[1] == 1;
+    if (params[2] != whole && !part) {
+        return refuse(c, TDM_E_PARAM, 2, params[2], whole);
+    }
+    return params[3] <= !part || refuse(c, TDM_E_PARAM, 3, params[3], !part);
+}
+
+static bool check_matmul_tiles(const struct checker *c) {
+    const struct tdm_tensor *t = c->p->tensors;
+    const uint32_t tensors = c->p->head->tensors;
+    if (tensors < 3 || tensors % 2 == 0) {
+        return refuse(c, TDM_E_OPERANDS, 0, tensors, 3);
+    }
+    if (!words(c, 0) || !is_f32(c, 0, 0, 0) || !plan_of_tiles(c)) {
+        return false;
+    }
+    for (uint32_t i = 1; i < tensors; i += 2) {
+        if (!is_weight(c, i, t[0].width) || !is_f32(c, i + 1, t[0].rows, t[i].rows)) {
+            return false;
+        }
+    }
+    for (uint32_t i = 2; i < tensors; i += 2) {
+        if (!writes(c, i, 0)) {
+            return false;
+        }
+    }
+    return true;
 }
 
 static bool check_rope(const struct checker *c) {
@@ -391,7 +429,9 @@ bool check_packet(const struct executor *e, const struct packet *p, struct fault
     case TDM_GATED_NORM: return check_norm(&c, true);
     case TDM_L2_NORM: return row_op(&c, 1, 1) && divides(&c, 0, t->width);
     case TDM_MATMUL: return check_matmul(&c);
-    case TDM_SWIGLU: return check_swiglu(&c);
+    case TDM_SWIGLU: return check_swiglu(&c, plan);
+    case TDM_MATMUL_TILES: return check_matmul_tiles(&c);
+    case TDM_SWIGLU_TILES: return check_swiglu(&c, plan_of_tiles);
     case TDM_SILU_MUL:
     case TDM_SIGMOID_MUL:
     case TDM_ADD: return row_op(&c, 2, 3);
@@ -404,6 +444,6 @@ bool check_packet(const struct executor *e, const struct packet *p, struct fault
     case TDM_CONV: return check_conv(&c);
     case TDM_DELTA_GATES: return check_delta_gates(&c);
     case TDM_GATED_DELTA: return check_gated_delta(&c);
-    default: return refuse(&c, TDM_E_OP, 0, p->head->op, TDM_GATED_NORM);
+    default: return refuse(&c, TDM_E_OP, 0, p->head->op, TDM_SWIGLU_TILES);
     }
 }

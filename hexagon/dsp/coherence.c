@@ -3,13 +3,15 @@
 
 static bool is_output(const struct packet *p, uint32_t i) {
     switch (p->head->op) {
-    case TDM_MATMUL: return i > 0 && i % 2 == 0;
+    case TDM_MATMUL:
+    case TDM_MATMUL_TILES: return i > 0 && i % 2 == 0;
     case TDM_DELTA_GATES: return i >= 4;
     case TDM_GATED_DELTA: return i >= 6;
     case TDM_CONV: return i >= 3 && !(i == 4 && p->head->params[1] != 0);
     case TDM_GATED_NORM:
     case TDM_ATTENTION:
-    case TDM_SWIGLU: return i == 3;
+    case TDM_SWIGLU:
+    case TDM_SWIGLU_TILES: return i == 3;
     case TDM_EMBED:
     case TDM_L2_NORM:
     case TDM_COPY:

@@ -1,11 +1,13 @@
 #include "executor.h"
 #include "coherence.h"
+#include "kernels/tile.h"
 #include "port/port.h"
 #include <string.h>
 
 bool executor_start(struct executor *e, uint32_t workers, uint32_t vtcm_bytes) {
     memset(e->maps, 0, sizeof e->maps);
     atomic_init(&e->power, POWER_RELEASED);
+    atomic_init(&e->unit, false);
     e->batches = 0;
     e->vtcm_bytes = vtcm_bytes;
     e->vtcm = port_vtcm(vtcm_bytes);
@@ -94,13 +96,21 @@ static bool run_batch(struct executor *e, const struct tdm_request *r, struct fa
     memcpy(e->batch, m->memory + r->offset, bytes);
     struct packet p;
     uint32_t at = 0;
+    bool unit = false;
     for (f->op = 0; f->op < r->count; f->op++, at += p.head->bytes) {
         if (!parse(e->batch + at, bytes - at, &p, f) || !check_packet(e, &p, f) || !room_for_packet(e, &p, f)) {
             return false;
         }
+        unit |= p.head->op == TDM_MATMUL_TILES || p.head->op == TDM_SWIGLU_TILES;
     }
     if (at != bytes) {
         return refuse(f, TDM_E_BATCH, bytes, at);
+    }
+    if (unit && !atomic_load(&e->unit)) {
+        return refuse(f, TDM_E_NO_VOTES, 0, 1);
+    }
+    if (unit && !port_tiles_begin()) {
+        return refuse(f, TDM_E_UNIT, 0, 0);
     }
     /* Before anything of it runs: later it would undo what the batch wrote. */
     at = 0;
@@ -112,6 +122,9 @@ static bool run_batch(struct executor *e, const struct tdm_request *r, struct fa
     for (f->op = 0; f->op < r->count && parse(e->batch + at, bytes - at, &p, f); f->op++, at += p.head->bytes) {
         run_packet(e, &p);
         settle_outputs(e, &p);
+    }
+    if (unit) {
+        port_tiles_end();
     }
     f->value = ++e->batches;
     f->limit = port_dma_bytes() - carried;
@@ -178,6 +191,7 @@ void executor_power(struct executor *e, const struct tdm_power *votes, struct td
         reply->status = TDM_E_POWER;
         reply->value = votes->clock;
     }
+    atomic_store(&e->unit, held && votes->hmx != 0);
     atomic_store_explicit(&e->power, held ? POWER_HELD : POWER_RELEASED, memory_order_release);
 }
 

@@ -27,6 +27,7 @@ enum power {
 struct executor {
     struct pool pool;
     _Atomic uint32_t power; /* enum power */
+    _Atomic bool unit;      /* votes are held for the matrix unit too */
     uint64_t batches;       /* run so far */
     struct map maps[TDM_MAPS];
     uint8_t *vtcm;

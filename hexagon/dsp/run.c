@@ -129,6 +129,8 @@ bool room_for_packet(const struct executor *e, const struct packet *p, struct fa
     switch (p->head->op) {
     case TDM_MATMUL: return room_for_matmul(e, p, f);
     case TDM_SWIGLU: return room_for_swiglu(e, p, f);
+    case TDM_MATMUL_TILES: return room_for_matmul_tiles(e, p, f);
+    case TDM_SWIGLU_TILES: return room_for_swiglu_tiles(e, p, f);
     case TDM_ATTENTION: return room_for_attention(e, p, f);
     case TDM_GATED_DELTA: return room_for_gated_delta(e, p, f);
     default: return true;
@@ -139,6 +141,8 @@ void run_packet(struct executor *e, const struct packet *p) {
     switch (p->head->op) {
     case TDM_MATMUL: run_matmul(e, p); break;
     case TDM_SWIGLU: run_swiglu(e, p); break;
+    case TDM_MATMUL_TILES: run_matmul_tiles(e, p); break;
+    case TDM_SWIGLU_TILES: run_swiglu_tiles(e, p); break;
     case TDM_ATTENTION: run_attention(e, p); break;
     case TDM_CONV: run_conv(e, p); break;
     case TDM_GATED_DELTA: run_gated_delta(e, p); break;

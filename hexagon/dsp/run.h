@@ -43,6 +43,12 @@ bool room_for_swiglu(const struct executor *e, const struct packet *p, struct fa
 void run_matmul(struct executor *e, const struct packet *p);
 void run_swiglu(struct executor *e, const struct packet *p);
 
+/* run_tiles.c: products on the matrix unit, which the caller holds. */
+bool room_for_matmul_tiles(const struct executor *e, const struct packet *p, struct fault *f);
+bool room_for_swiglu_tiles(const struct executor *e, const struct packet *p, struct fault *f);
+void run_matmul_tiles(struct executor *e, const struct packet *p);
+void run_swiglu_tiles(struct executor *e, const struct packet *p);
+
 /* run_sequence.c: ops whose columns follow each other in time. */
 bool room_for_attention(const struct executor *e, const struct packet *p, struct fault *f);
 bool room_for_gated_delta(const struct executor *e, const struct packet *p, struct fault *f);

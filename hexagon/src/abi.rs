@@ -17,7 +17,7 @@ numbers! {
     /// First word of a request.
     MAGIC = 0x4d44_4e54;
     /// Version of the ABI.
-    VERSION = 3;
+    VERSION = 4;
     /// Request: who are you.
     HELLO = 1;
     /// Request: make a window known.
@@ -86,6 +86,8 @@ numbers! {
     E_BUSY = 21;
     /// The platform refused the votes.
     E_POWER = 22;
+    /// The platform did not give the matrix unit.
+    E_UNIT = 23;
     /// No vote.
     CORNER_OFF = 0;
     /// The lowest corner.
@@ -148,6 +150,10 @@ numbers! {
     GATED_DELTA = 15;
     /// Op.
     GATED_NORM = 16;
+    /// Op.
+    MATMUL_TILES = 17;
+    /// Op.
+    SWIGLU_TILES = 18;
     /// Most weight tiles of one DMA transfer.
     TILES = 64;
     /// In place of a product's count of chosen rows.
@@ -400,7 +406,8 @@ pub fn explain(reply: &Reply) -> String {
         E_INDEX => format!("{at}: index {value} is not below {limit}"),
         E_PARAM => format!("packet {op}, parameter {operand}: {value} does not go with {limit}"),
         E_SCRATCH => format!("{at}: needs {value} of on-chip memory or tasks, there are {limit}"),
-        E_NO_VOTES => "a batch came while no power votes were held, and was not run: vote before submitting (the daemon's power gate does; `Hexagon::new` votes once)".into(),
+        E_UNIT => "the platform did not give the matrix unit (HMX), so the batch was not run: end whatever else uses it, or keep integer products (prefill_products=integer)".into(),
+        E_NO_VOTES => "a batch came while no power votes were held, or none for the matrix unit it needs, and was not run: vote before submitting (the daemon's power gate does; `Hexagon::new` votes once)".into(),
         other => format!("status {other}, which this driver does not know ({at}, {value}, {limit})"),
     }
 }

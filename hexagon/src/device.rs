@@ -244,7 +244,7 @@ impl Hexagon {
         }
         let text = abi::explain(&reply);
         match reply.status {
-            abi::E_NO_VOTES => Err(DeviceError::Votes(text)),
+            abi::E_NO_VOTES | abi::E_UNIT => Err(DeviceError::Votes(text)),
             abi::E_SCRATCH => Err(self.out_of_memory(reply.value, 0, reply.limit)),
             abi::E_MAP_REFUSED => Err(self.out_of_memory(reply.value, self.mapped, self.window)),
             _ => Err(self.lose(text)),
@@ -453,20 +453,30 @@ impl Hexagon {
 
     /// Adds the packets of an op whose weights fit maps.
     fn push_windowed(&mut self, op: &Op) -> Result<(), DeviceError> {
-        let Op::SwiGlu { x, gate, up, out } = op else {
+        let Op::SwiGlu { x, gate, up, acts, out } = op else {
             return lower::parts(op).iter().try_for_each(|part| self.push(part));
         };
-        if self.planner.fuses(gate.dtype, up.dtype, gate.rows, x.width, x.rows) {
+        let fuses = match acts.map(lower::in_tiles) {
+            [false, false] => self.planner.fuses(gate.dtype, up.dtype, gate.rows, x.width, x.rows),
+            [true, true] => self.planner.fuses_tiles(&[*gate, *up], x.rows),
+            // Two units' work.
+            _ => false,
+        };
+        if fuses {
             return lower::parts(op).iter().try_for_each(|part| self.push(part));
         }
         let bytes = u64::from(out.rows) * u64::from(out.width) * 4;
         let buffer = self.separate_buffer(bytes)?;
         let other = Tensor { buffer, offset: 0, stride: out.width, ..*out };
-        let product = |weight: &Tensor, out: Tensor| Op::MatMul {
+        let product = |weight: &Tensor, act, out: Tensor| Op::MatMul {
             x: *x,
-            products: vec![Product { weight: *weight, rows: None, out }],
+            products: vec![Product { act, ..Product::new(*weight, out) }],
         };
-        let ops = [product(gate, *out), product(up, other), Op::SiluMul { gate: *out, up: other, out: *out }];
+        let ops = [
+            product(gate, acts[0], *out),
+            product(up, acts[1], other),
+            Op::SiluMul { gate: *out, up: other, out: *out },
+        ];
         self.counters.separate_swiglu += 1;
         ops.iter().flat_map(lower::parts).try_for_each(|part| self.push(&part))
     }

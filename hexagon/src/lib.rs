@@ -19,6 +19,7 @@ mod memory;
 pub mod packed;
 pub mod planner;
 mod power;
+pub mod tiles;
 mod window;
 
 pub use device::{Counters, Hexagon, HexagonConfig, HexagonError};

@@ -1,9 +1,10 @@
 //! Ops to packets.
 
 use crate::abi;
-use crate::planner::{Plan, Planner, Shape};
+use crate::planner::{Planner, Shape};
+use crate::tiles::TileShape;
 use std::sync::Arc;
-use tandem_program::{DType, DeltaForm, Op, Product, StateOut, Tensor};
+use tandem_program::{Act, DType, DeltaForm, Op, Product, StateOut, Tensor};
 
 /// A tensor of an op, in the packet's order.
 #[derive(Clone, Copy, Debug)]
@@ -40,17 +41,18 @@ pub(crate) fn parts(op: &Op) -> Vec<Op> {
                     None => whole.push(p.clone()),
                     Some(rows) => whole.extend(chunks(rows, WORDS).map(|(first, rows)| {
                         let out = p.out.slice_width(first, rows.len() as u32);
-                        Product { weight: p.weight, rows: Some(rows), out }
+                        Product { rows: Some(rows), out, ..p.clone() }
                     })),
                 }
             }
-            // Chosen rows fill a packet of their own.
+            // Chosen rows fill a packet of their own, and so do tiles.
             let mut parts: Vec<Vec<Product>> = Vec::new();
+            let together = |a: &Product, b: &Product| {
+                a.rows.is_none() && b.rows.is_none() && in_tiles(a.act) == in_tiles(b.act)
+            };
             for p in whole {
                 match parts.last_mut() {
-                    Some(part) if part.len() < PRODUCTS && p.rows.is_none() && part[0].rows.is_none() => {
-                        part.push(p)
-                    }
+                    Some(part) if part.len() < PRODUCTS && together(&part[0], &p) => part.push(p),
                     _ => parts.push(vec![p]),
                 }
             }
@@ -70,6 +72,11 @@ pub(crate) fn parts(op: &Op) -> Vec<Op> {
         _ if operands(op)[0].tensor.rows == 0 => Vec::new(),
         _ => vec![op.clone()],
     }
+}
+
+/// Whether a product is the matrix unit's.
+pub(crate) fn in_tiles(act: Act) -> bool {
+    act == Act::F16Tile
 }
 
 fn chunks(words: &Arc<[u32]>, size: usize) -> impl Iterator<Item = (u32, Arc<[u32]>)> + '_ {
@@ -93,7 +100,7 @@ pub(crate) fn operands(op: &Op) -> Vec<Operand> {
             let products = products.iter().flat_map(|p| [packed(&p.weight), plain(&p.out)]);
             std::iter::once(plain(x)).chain(products).collect()
         }
-        Op::SwiGlu { x, gate, up, out } => vec![plain(x), packed(gate), packed(up), plain(out)],
+        Op::SwiGlu { x, gate, up, out, .. } => vec![plain(x), packed(gate), packed(up), plain(out)],
         Op::SiluMul { gate: x, up: y, out }
         | Op::SigmoidMul { x, gate: y, out }
         | Op::Add { a: x, b: y, out }
@@ -114,8 +121,11 @@ pub(crate) fn operands(op: &Op) -> Vec<Operand> {
     }
 }
 
+/// Parameters of a product's packet: its plan.
+pub(crate) type PlanParams = [u32; 4];
+
 /// The packet's op number, parameters and words.
-fn head(op: &Op, plan: Plan) -> (u32, Vec<u32>, Vec<u32>) {
+fn head(op: &Op, plan: PlanParams) -> (u32, Vec<u32>, Vec<u32>) {
     let after = |states: &[StateOut]| states.iter().map(|s| s.after).collect();
     match op {
         Op::Embed { ids, scale, .. } => (abi::EMBED, vec![scale.to_bits()], ids.to_vec()),
@@ -123,14 +133,18 @@ fn head(op: &Op, plan: Plan) -> (u32, Vec<u32>, Vec<u32>) {
         Op::L2Norm { groups, eps, scale, .. } => {
             (abi::L2_NORM, vec![*groups, eps.to_bits(), scale.to_bits()], vec![])
         }
+        Op::MatMul { products, .. } if in_tiles(products[0].act) => {
+            (abi::MATMUL_TILES, plan.to_vec(), vec![])
+        }
+        Op::SwiGlu { acts, .. } if in_tiles(acts[0]) => (abi::SWIGLU_TILES, plan.to_vec(), vec![]),
         Op::MatMul { products, .. } => {
             let words = products.iter().flat_map(|p| match &p.rows {
                 None => vec![abi::ALL_ROWS],
                 Some(rows) => std::iter::once(rows.len() as u32).chain(rows.iter().copied()).collect(),
             });
-            (abi::MATMUL, vec![plan.columns, plan.tiles], words.collect())
+            (abi::MATMUL, plan.to_vec(), words.collect())
         }
-        Op::SwiGlu { .. } => (abi::SWIGLU, vec![plan.columns, plan.tiles], vec![]),
+        Op::SwiGlu { .. } => (abi::SWIGLU, plan.to_vec(), vec![]),
         Op::SiluMul { .. } => (abi::SILU_MUL, vec![], vec![]),
         Op::SigmoidMul { .. } => (abi::SIGMOID_MUL, vec![], vec![]),
         Op::Add { .. } => (abi::ADD, vec![], vec![]),
@@ -169,8 +183,15 @@ fn dtype_number(dtype: DType) -> u32 {
 }
 
 /// The plan of a product; of no meaning for other ops.
-pub(crate) fn plan(op: &Op, planner: &Planner) -> Plan {
+pub(crate) fn plan(op: &Op, planner: &Planner) -> PlanParams {
     match op {
+        Op::MatMul { x, products } if in_tiles(products[0].act) => {
+            let shapes: Vec<TileShape> = products.iter().map(|p| TileShape::new(&[p.weight])).collect();
+            planner.plan_tiles(&shapes, x.rows).params()
+        }
+        Op::SwiGlu { x, gate, up, acts, .. } if in_tiles(acts[0]) => {
+            planner.plan_tiles(&[TileShape::new(&[*gate, *up])], x.rows).params()
+        }
         Op::MatMul { x, products } => {
             let shape = |p: &Product| Shape {
                 weight: p.weight.dtype,
@@ -179,20 +200,20 @@ pub(crate) fn plan(op: &Op, planner: &Planner) -> Plan {
                 chosen: p.rows.is_some(),
             };
             let shapes: Vec<Shape> = products.iter().map(shape).collect();
-            planner.plan(&shapes, x.width, x.rows)
+            planner.plan(&shapes, x.width, x.rows).params()
         }
         Op::SwiGlu { x, gate, up, .. } => {
             let shape = Shape { fused: Some(up.dtype), ..Shape::whole(gate.dtype, gate.rows) };
-            planner.plan(&[shape], x.width, x.rows)
+            planner.plan(&[shape], x.width, x.rows).params()
         }
         _ => NO_PLAN,
     }
 }
 
-const NO_PLAN: Plan = Plan { columns: 0, tiles: 0 };
+const NO_PLAN: PlanParams = [0; 4];
 
 /// Appends the packet of `op` with its operands where `tensors` says.
-pub(crate) fn encode(op: &Op, plan: Plan, tensors: &[abi::Tensor], batch: &mut Vec<u8>) {
+pub(crate) fn encode(op: &Op, plan: PlanParams, tensors: &[abi::Tensor], batch: &mut Vec<u8>) {
     let (number, params, words) = head(op, plan);
     let bytes = size_of::<abi::Packet>() + size_of_val(tensors) + 4 * words.len();
     let mut put = |word: u32| batch.extend(word.to_le_bytes());

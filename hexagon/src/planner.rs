@@ -31,6 +31,13 @@ pub struct Plan {
     pub tiles: u32,
 }
 
+impl Plan {
+    /// As a packet's parameters.
+    pub(crate) fn params(self) -> [u32; 4] {
+        [self.columns, self.tiles, 0, 0]
+    }
+}
+
 /// A product as the planner sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
@@ -157,7 +164,7 @@ impl Planner {
 }
 
 /// The columns of the fewest passes, spread evenly.
-fn even(rows: u32, most: u32) -> u32 {
+pub(crate) fn even(rows: u32, most: u32) -> u32 {
     if most == 0 { 1 } else { rows.div_ceil(rows.div_ceil(most)).max(1) }
 }
 

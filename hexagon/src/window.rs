@@ -59,12 +59,12 @@ pub(crate) fn windowed(op: &Op, limit: u64) -> Vec<Op> {
             };
             same_slice(ids, each).into_iter().map(part).collect()
         }
-        Op::SwiGlu { x, gate, up, out } if bytes(gate).max(bytes(up)) > limit => {
+        Op::SwiGlu { x, gate, up, acts, out } if bytes(gate).max(bytes(up)) > limit => {
             let each = slice_rows(gate, limit).min(slice_rows(up, limit));
             let part = |rows: Range<u32>| {
                 let (first, count) = (rows.start, rows.end - rows.start);
                 let (gate, up) = (gate.slice_rows(first, count), up.slice_rows(first, count));
-                Op::SwiGlu { x: *x, gate, up, out: out.slice_width(first, count) }
+                Op::SwiGlu { x: *x, gate, up, acts: *acts, out: out.slice_width(first, count) }
             };
             runs(gate.rows, each).map(part).collect()
         }
@@ -89,7 +89,7 @@ pub(crate) fn windowed(op: &Op, limit: u64) -> Vec<Op> {
 }
 
 fn product_parts(product: &Product, limit: u64) -> Vec<Product> {
-    let Product { weight, rows, out } = product;
+    let Product { weight, act, rows, out } = product;
     if packed::bytes(weight.dtype, weight.rows, weight.width) <= limit {
         return vec![product.clone()];
     }
@@ -100,6 +100,7 @@ fn product_parts(product: &Product, limit: u64) -> Vec<Product> {
                 let (first, count) = (rows.start, rows.end - rows.start);
                 Product {
                     weight: weight.slice_rows(first, count),
+                    act: *act,
                     rows: None,
                     out: out.slice_width(first, count),
                 }
@@ -109,6 +110,7 @@ fn product_parts(product: &Product, limit: u64) -> Vec<Product> {
         Some(rows) => {
             let part = |(run, first): (Range<usize>, u32)| Product {
                 weight: slice(weight, first, each),
+                act: *act,
                 rows: Some(rows[run.clone()].iter().map(|row| row - first).collect()),
                 out: out.slice_width(run.start as u32, run.len() as u32),
             };
@@ -120,7 +122,7 @@ fn product_parts(product: &Product, limit: u64) -> Vec<Product> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tandem_program::{BufferId, DType};
+    use tandem_program::{Act, BufferId, DType};
 
     fn tensor(dtype: DType, rows: u32, width: u32) -> Tensor {
         Tensor::dense(BufferId(1), 0, dtype, rows, width)
@@ -130,7 +132,7 @@ mod tests {
     fn slices_are_whole_tiles_below_the_limit_and_cover_every_row_once() {
         let weight = tensor(DType::Q8_0, 1000, 256);
         let limit = 100_000;
-        let product = Product { weight, rows: None, out: tensor(DType::F32, 3, 1000) };
+        let product = Product::new(weight, tensor(DType::F32, 3, 1000));
         let op = Op::MatMul { x: tensor(DType::F32, 3, 256), products: vec![product] };
         let mut next = 0;
         for part in windowed(&op, limit) {
@@ -150,14 +152,14 @@ mod tests {
     fn chosen_rows_are_counted_from_their_slice() {
         let weight = tensor(DType::F32, 96, 64);
         let rows = [70, 95, 3, 2, 40].into();
-        let product = Product { weight, rows: Some(rows), out: tensor(DType::F32, 1, 5) };
+        let product = Product { rows: Some(rows), ..Product::new(weight, tensor(DType::F32, 1, 5)) };
         let op = Op::MatMul { x: tensor(DType::F32, 1, 64), products: vec![product] };
         let parts = windowed(&op, 8192);
         let found: Vec<(u64, Vec<u32>, u64)> = parts
             .iter()
             .map(|part| {
                 let Op::MatMul { products, .. } = part else { panic!("another op") };
-                let Product { weight, rows, out } = &products[0];
+                let Product { weight, rows, out, .. } = &products[0];
                 (weight.offset, rows.as_ref().map_or(vec![], |rows| rows.to_vec()), out.offset)
             })
             .collect();
@@ -172,6 +174,7 @@ mod tests {
             x: tensor(DType::F32, 1, 256),
             gate: weight,
             up: weight,
+            acts: Act::for_weights([weight; 2]),
             out: tensor(DType::F32, 1, 64),
         };
         assert_eq!(windowed(&op, packed::bytes(DType::Q4_K, 64, 256)).len(), 1);

@@ -12,7 +12,7 @@ use libtest_mimic::{Arguments, Trial};
 use std::sync::Arc;
 use tandem_hexagon::{EmulatorConfig, Hexagon, HexagonConfig};
 use tandem_program::{
-    BufferId, Corner, DType, Device, DeviceError, Op, Power, Product, Program, Tensor, Votes,
+    Act, BufferId, Corner, DType, Device, DeviceError, Op, Power, Product, Program, Tensor, Votes,
 };
 
 const MEMORY: HexagonConfig = HexagonConfig { memory: 64 << 20, window: 32 << 20 };
@@ -53,8 +53,14 @@ impl Work {
         let first = tensor(out, 0, DType::F32, COLUMNS, OUTPUTS);
         let second = tensor(out, u64::from(COLUMNS * OUTPUTS) * 4, DType::F32, COLUMNS, OUTPUTS);
         let ops = vec![
-            Op::MatMul { x: input, products: vec![Product { weight, rows: None, out: first }] },
-            Op::SwiGlu { x: input, gate: weight, up: weight, out: second },
+            Op::MatMul { x: input, products: vec![Product::new(weight, first)] },
+            Op::SwiGlu {
+                x: input,
+                gate: weight,
+                up: weight,
+                acts: Act::for_weights([weight; 2]),
+                out: second,
+            },
             Op::Add { a: first, b: second, out: first },
         ];
         let power = device.power().unwrap();

@@ -11,7 +11,7 @@ use built::built;
 use libtest_mimic::{Arguments, Trial};
 use std::sync::Arc;
 use tandem_hexagon::{Counters, EmulatorConfig, Hexagon, HexagonConfig, packed};
-use tandem_program::{BufferId, DType, Device, Op, Product, Program, StateOut, Tensor};
+use tandem_program::{Act, BufferId, DType, Device, Op, Product, Program, StateOut, Tensor};
 
 const MEMORY: HexagonConfig = HexagonConfig { memory: 64 << 20, window: 32 << 20 };
 
@@ -62,7 +62,7 @@ fn cost(device: &mut Hexagon, ops: Vec<Op>) -> Counters {
 }
 
 fn product(x: Tensor, weight: Tensor, out: Tensor) -> Op {
-    Op::MatMul { x, products: vec![Product { weight, rows: None, out }] }
+    Op::MatMul { x, products: vec![Product::new(weight, out)] }
 }
 
 /// Vector instructions that fetch and unpack a block of 32 rows, read off `dsp/kernels/product.c`:
@@ -119,7 +119,8 @@ fn fused_swiglu_moves_fewer_bytes(config: &EmulatorConfig) {
     let [a, b, out, fused] = [0; 4].map(|_| f32s(&mut device, rows, outputs));
     let three =
         cost(&mut device, vec![product(x, gate, a), product(x, up, b), Op::SiluMul { gate: a, up: b, out }]);
-    let one = cost(&mut device, vec![Op::SwiGlu { x, gate, up, out: fused }]);
+    let one =
+        cost(&mut device, vec![Op::SwiGlu { x, gate, up, acts: Act::for_weights([gate, up]), out: fused }]);
     let weights = packed::bytes(DType::Q4_K, outputs, width) + packed::bytes(DType::Q8_0, outputs, width);
     assert_eq!((one.dma_bytes, one.separate_swiglu), (weights + result, 0));
     assert_eq!(three.dma_bytes, weights + 5 * result);
@@ -135,12 +136,44 @@ fn swiglu_without_room_is_three_ops(config: &EmulatorConfig) {
         let gate = weight(&mut device, DType::Q6_K, outputs, width);
         let up = weight(&mut device, DType::Q8_0, outputs, width);
         let (x, out) = (f32s(&mut device, rows, width), f32s(&mut device, rows, outputs));
-        let cost = cost(&mut device, vec![Op::SwiGlu { x, gate, up, out }]);
+        let cost =
+            cost(&mut device, vec![Op::SwiGlu { x, gate, up, acts: Act::for_weights([gate, up]), out }]);
         (cost.separate_swiglu, read(&mut device, out.buffer, (rows * outputs * 4) as usize))
     };
     let (roomy, tight) = (run(8 << 20), run(64 << 10));
     assert_eq!((roomy.0, tight.0), (0, 1));
     assert!(roomy.1 == tight.1, "on-chip memory changes results");
+}
+
+/// A product in tiles: weights go by once a group of columns that on-chip memory holds, by DMA;
+/// where it holds only a part of the sums they are read where they lie. The same bits.
+fn tiles_fetch_weights_once_a_group_of_columns(config: &EmulatorConfig) {
+    let (rows, outputs, width) = (70, 64, 512);
+    let run = |vtcm: u32| {
+        let mut device = device(config, vtcm);
+        let gate = weight(&mut device, DType::Q4_0, outputs, width);
+        let up = weight(&mut device, DType::Q6_K, outputs, width);
+        let x = f32s(&mut device, rows, width);
+        let [one, fused] = [0; 2].map(|_| f32s(&mut device, rows, outputs));
+        let product = Product { act: Act::F16Tile, ..Product::new(gate, one) };
+        let plain = cost(&mut device, vec![Op::MatMul { x, products: vec![product] }]);
+        let swiglu = Op::SwiGlu { x, gate, up, acts: [Act::F16Tile; 2], out: fused };
+        let both = cost(&mut device, vec![swiglu]);
+        let bytes = (rows * outputs * 4) as usize;
+        let results = [one, fused].map(|t| read(&mut device, t.buffer, bytes));
+        ([plain.dma_bytes, both.dma_bytes], both.separate_swiglu, results)
+    };
+    let bytes = |dtype| packed::bytes(dtype, outputs, width);
+    let (once, both) = (bytes(DType::Q4_0), bytes(DType::Q4_0) + bytes(DType::Q6_K));
+    let roomy = run(1 << 20);
+    assert_eq!((roomy.0, roomy.1), ([once, both], 0));
+    // Three blocks of columns: two at a time beside one weight, one beside two.
+    let tight = run(132 << 10);
+    assert_eq!((tight.0, tight.1), ([2 * once, 3 * both], 0));
+    // Three ops, whose values alone go by DMA.
+    let least = run(64 << 10);
+    assert_eq!((least.0, least.1), ([0, u64::from(3 * rows * outputs * 4)], 1));
+    assert!(roomy.2 == tight.2 && roomy.2 == least.2, "on-chip memory changes results");
 }
 
 /// The convolution reads columns as they lie and applies SiLU on the way: its inputs and outputs
@@ -191,14 +224,11 @@ fn weights_larger_than_a_map_are_mapped_in_slices(config: &EmulatorConfig) {
         let [a, b, c] = [0; 3].map(|_| f32s(&mut device, rows, outputs));
         let (chosen, embedded) = (f32s(&mut device, rows, 7), f32s(&mut device, 5, width));
         let rows = Some([1999, 0, 1024, 1025, 31, 32, 700].into());
-        let products = vec![
-            Product { weight: q8, rows: None, out: a },
-            Product { weight: q6, rows: None, out: b },
-            Product { weight: q6, rows, out: chosen },
-        ];
+        let products =
+            vec![Product::new(q8, a), Product::new(q6, b), Product { rows, ..Product::new(q6, chosen) }];
         let ops = vec![
             Op::MatMul { x, products },
-            Op::SwiGlu { x, gate: q8, up: q6, out: c },
+            Op::SwiGlu { x, gate: q8, up: q6, acts: Act::for_weights([q8, q6]), out: c },
             Op::Embed { table: q8, ids: [0, 1, 1999, 1000, 2].into(), scale: 2.0, out: embedded },
         ];
         // Twice: the second time slices that gave way come back.
@@ -216,20 +246,42 @@ fn weights_larger_than_a_map_are_mapped_in_slices(config: &EmulatorConfig) {
 
 type Check = fn(&EmulatorConfig);
 
+/// Which builds of the program run a check.
+#[derive(Clone, Copy, PartialEq)]
+enum On {
+    Both,
+    /// The emulated one: only qemu-hexagon counts instructions.
+    Counted,
+    /// The host's: soft floats take minutes, and bytes are the same.
+    Host,
+}
+
 fn main() {
     let folder = built();
     let qemu = folder.join("qemu/usr/bin/qemu-hexagon");
-    // The last: whether instructions are counted, which only qemu-hexagon does.
-    let checks: [(&str, Check, bool); 5] = [
-        ("shared_columns_fetch_and_unpack_weights_once", shared_columns_fetch_and_unpack_weights_once, true),
-        ("fused_swiglu_moves_fewer_bytes", fused_swiglu_moves_fewer_bytes, false),
-        ("swiglu_without_room_is_three_ops", swiglu_without_room_is_three_ops, false),
+    let checks: [(&str, Check, On); 6] = [
+        (
+            "shared_columns_fetch_and_unpack_weights_once",
+            shared_columns_fetch_and_unpack_weights_once,
+            On::Counted,
+        ),
+        ("fused_swiglu_moves_fewer_bytes", fused_swiglu_moves_fewer_bytes, On::Both),
+        (
+            "tiles_fetch_weights_once_a_group_of_columns",
+            tiles_fetch_weights_once_a_group_of_columns,
+            On::Host,
+        ),
+        ("swiglu_without_room_is_three_ops", swiglu_without_room_is_three_ops, On::Both),
         (
             "weights_larger_than_a_map_are_mapped_in_slices",
             weights_larger_than_a_map_are_mapped_in_slices,
-            false,
+            On::Both,
         ),
-        ("channel_major_convolution_moves_fewer_bytes", channel_major_convolution_moves_fewer_bytes, false),
+        (
+            "channel_major_convolution_moves_fewer_bytes",
+            channel_major_convolution_moves_fewer_bytes,
+            On::Both,
+        ),
     ];
     let programs = [("v73", "tandem-dsp-v73", Some(qemu)), ("host", "tandem-dsp-host", None)];
     let mut trials = Vec::new();
@@ -241,7 +293,9 @@ fn main() {
         }
         let counts = qemu.is_some();
         let config = EmulatorConfig::new(program, qemu);
-        for (what, check, _) in checks.iter().filter(|(_, _, instructions)| counts || !instructions) {
+        for (what, check, _) in
+            checks.iter().filter(|(_, _, on)| *on != if counts { On::Host } else { On::Counted })
+        {
             let (config, check) = (config.clone(), *check);
             let trial = Trial::test(format!("{name}::{what}"), move || {
                 check(&config);

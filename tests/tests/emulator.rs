@@ -23,24 +23,34 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 }
 
 /// All positions' logits of a golden model's prompts on a device.
-fn logits(model: &str, device: &str, folder: &Path) -> Vec<Vec<f32>> {
+fn logits(model: &str, device: &str, folder: &Path, built: &Path, switch: &str) -> Vec<Vec<f32>> {
     let (tokens, out) = (folder.join("ids.json"), folder.join("out.safetensors"));
     let bytes = std::fs::read(golden(model).with_extension("golden.safetensors")).unwrap();
     let recorded = SafeTensors::deserialize(&bytes).unwrap();
-    let ids = |prompt: i32| -> Vec<i64> {
-        let tensor = recorded.tensor(&format!("p{prompt}.input_ids")).unwrap();
-        tensor.data().as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect()
+    let ids = |prompt: i32| -> Option<Vec<i64>> {
+        let tensor = recorded.tensor(&format!("p{prompt}.input_ids")).ok()?;
+        Some(tensor.data().as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect())
     };
-    let prompts: Vec<Vec<i64>> = (0..3).map(ids).collect();
+    let prompts: Vec<Vec<i64>> = (0..).map_while(ids).collect();
+    assert!(prompts.len() >= 2, "{model}: {} prompts", prompts.len());
     std::fs::write(&tokens, serde_json::to_string(&prompts).unwrap()).unwrap();
-    let words = ["generate", "--all-positions", "--set", "kv_type=f32", "--device", device, "--model"];
-    let mut arguments: Vec<PathBuf> = words.map(PathBuf::from).into();
-    arguments.extend([golden(model), "--tokens".into(), tokens, "--logits".into(), out.clone()]);
-    let run = tandem(arguments);
-    assert_eq!(run.code, Some(0), "{}", run.err);
+    let mut command = std::process::Command::new(&programs().tandem);
+    command.args([
+        "generate",
+        "--all-positions",
+        "--set",
+        "kv_type=f32",
+        "--set",
+        switch,
+        "--device",
+        device,
+    ]);
+    command.arg("--model").arg(golden(model)).arg("--tokens").arg(tokens).arg("--logits").arg(&out);
+    let run = command.env("TANDEM_HEXAGON", built).output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
     let bytes = std::fs::read(out).unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
-    (0..3).map(|i| floats(tensors.tensor(&format!("logits.{i}")).unwrap().data())).collect()
+    (0..prompts.len()).map(|i| floats(tensors.tensor(&format!("logits.{i}")).unwrap().data())).collect()
 }
 
 /// Against the goldens within the bound, and against the reference device, whose roundings the
@@ -48,7 +58,8 @@ fn logits(model: &str, device: &str, folder: &Path) -> Vec<Vec<f32>> {
 fn logits_equal_the_goldens() {
     let folder = tempfile::tempdir().unwrap();
     for model in ["qwen35-a", "qwen35-b"] {
-        let found = logits(model, "emulator", folder.path());
+        let of = |device| logits(model, device, folder.path(), &built(), "speculate=on");
+        let found = of("emulator");
         let bytes = std::fs::read(golden(model).with_extension("golden.safetensors")).unwrap();
         let recorded = SafeTensors::deserialize(&bytes).unwrap();
         for (prompt, found) in found.iter().enumerate() {
@@ -63,8 +74,22 @@ fn logits_equal_the_goldens() {
                 assert!(worst <= TOLERANCE, "{model}, prompt {prompt}, position {position}: off by {worst}");
             }
         }
-        let bits = |all: Vec<Vec<f32>>| all.concat().into_iter().map(f32::to_bits).collect::<Vec<_>>();
-        assert!(bits(found) == bits(logits(model, "reference", folder.path())), "{model}: not the same bits");
+        assert!(bits(found) == bits(of("reference")), "{model}: not the same bits");
+    }
+}
+
+fn bits(all: Vec<Vec<f32>>) -> Vec<u32> {
+    all.concat().into_iter().map(f32::to_bits).collect()
+}
+
+/// Prompts through the matrix unit's tiles: planned, moved and packed by the DSP's program.
+fn logits_in_tiles_are_the_references() {
+    let (folder, host) = (tempfile::tempdir().unwrap(), host_build());
+    for model in ["qwen35-b-q4_0", "qwen35-c-q4_k_m"] {
+        let of = |device, switch| bits(logits(model, device, folder.path(), host.path(), switch));
+        let found = of("emulator", "prefill_products=f16_tile");
+        assert!(found == of("reference", "prefill_products=f16_tile"), "{model}: not the same bits");
+        assert!(found != of("emulator", "prefill_products=integer"), "{model}: tiles change nothing");
     }
 }
 
@@ -240,8 +265,9 @@ fn main() {
         eprintln!("note: `cargo xtask hexagon` has built nothing; the emulator's tests are NOT RUN");
     }
     // Each with whether it is not run here, or left to a long run (which includes ignored tests).
-    let tests: [(&str, bool, fn()); 6] = [
+    let tests: [(&str, bool, fn()); 7] = [
         ("logits_equal_the_goldens", !here, logits_equal_the_goldens),
+        ("logits_in_tiles_are_the_references", !here, logits_in_tiles_are_the_references),
         (
             "two_episodes_are_answered_on_v73_as_on_the_cpu",
             true,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tandem_cpu::{Cpu, CpuConfig, IsaLevel};
 use tandem_program::{
-    BufferId, DType, DeltaForm, Device, DeviceError, Op, Product, Program, StateOut, Tensor,
+    Act, BufferId, DType, DeltaForm, Device, DeviceError, Op, Product, Program, StateOut, Tensor,
 };
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -129,16 +129,19 @@ fn products(cpu: &mut Cpu) -> Result<(), DeviceError> {
     for (dtype, outputs, inputs) in shapes.into_iter().chain(more) {
         let weight = weight(cpu, dtype, outputs, inputs)?;
         print!("{dtype:>5} {outputs:>6} x {inputs:<5}");
-        for columns in [1u32, 2, 4, 8, 64, 512] {
+        let own = Act::for_weight(dtype);
+        let counts = [1u32, 2, 4, 8, 64, 512].map(|columns| (columns, own));
+        for (columns, act) in counts.into_iter().chain([64, 512].map(|columns| (columns, Act::F16Tile))) {
             let x = floats(cpu, columns, inputs)?;
             let out = floats(cpu, columns, outputs)?;
             let mut program = Program::new();
-            program.push(Op::MatMul { x, products: vec![Product { weight, rows: None, out }] });
+            program.push(Op::MatMul { x, products: vec![Product { act, ..Product::new(weight, out) }] });
             let seconds = time(cpu, &program)?.as_secs_f64();
             let values = f64::from(outputs) * f64::from(inputs);
             let bytes = dtype.bytes_of(values as u64).unwrap_or(0) as f64;
             let macs = values * f64::from(columns);
-            print!("  {columns}: {:.1}, {:.0}", bytes / seconds / 1e9, macs / seconds / 1e9);
+            let tiles = if act == Act::F16Tile { " in tiles" } else { "" };
+            print!("  {columns}{tiles}: {:.1}, {:.0}", bytes / seconds / 1e9, macs / seconds / 1e9);
             cpu.destroy(x.buffer)?;
             cpu.destroy(out.buffer)?;
         }
@@ -188,7 +191,7 @@ fn pass(
     let cells = f(CELLS, 256)?;
     let k = Tensor { dtype: DType::F16, width: 512, stride: 512, ..cells };
     let mut p = Program::new();
-    let product = |weight, out| Product { weight, rows: None, out };
+    let product = |weight, out| Product::new(weight, out);
     for (i, layer) in layers.iter().enumerate() {
         p.push(Op::RmsNorm { x, weight: norm, eps: 1e-6, out: y });
         p.push(Op::MatMul { x: y, products: vec![product(layer.mix, mixed), product(layer.gate, z)] });
@@ -249,7 +252,8 @@ fn pass(
         p.push(Op::MatMul { x: core, products: vec![product(layer.out, y)] });
         p.push(Op::Add { a: x, b: y, out: x });
         p.push(Op::RmsNorm { x, weight: norm, eps: 1e-6, out: y });
-        p.push(Op::SwiGlu { x: y, gate: layer.ffn[0], up: layer.ffn[1], out: wide });
+        let [gate, up, _] = layer.ffn;
+        p.push(Op::SwiGlu { x: y, gate, up, acts: Act::for_weights([gate, up]), out: wide });
         p.push(Op::MatMul { x: wide, products: vec![product(layer.ffn[2], y)] });
         p.push(Op::Add { a: x, b: y, out: x });
         // Keeps values ordinary over 24 layers of random weights.

@@ -43,7 +43,7 @@ fn product(folder: Option<&Path>, identity: Option<u64>, seed: usize) -> Vec<u8>
     let mut program = Program::new();
     program.push(Op::MatMul {
         x: Tensor::dense(x, 0, DType::F32, 1, WIDTH),
-        products: vec![Product { weight, rows: None, out: Tensor::dense(out, 0, DType::F32, 1, ROWS) }],
+        products: vec![Product::new(weight, Tensor::dense(out, 0, DType::F32, 1, ROWS))],
     });
     let ticket = cpu.submit(&program).unwrap();
     cpu.wait(ticket).unwrap();

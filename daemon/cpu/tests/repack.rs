@@ -48,7 +48,7 @@ fn run(config: CpuConfig) -> (Vec<u8>, u64, u64, Vec<Range<usize>>) {
     let mut program = Program::new();
     program.push(Op::MatMul {
         x: Tensor::dense(x, 0, DType::F32, 1, WIDTH),
-        products: vec![Product { weight, rows: None, out: Tensor::dense(out, 0, DType::F32, 1, ROWS) }],
+        products: vec![Product::new(weight, Tensor::dense(out, 0, DType::F32, 1, ROWS))],
     });
     // A second pass finds what the first one made.
     for _ in 0..2 {

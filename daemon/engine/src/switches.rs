@@ -1,4 +1,5 @@
-//! The switches of the design: each changes speed, never answers.
+//! The switches of the design: each changes speed, never answers, but for the two numeric choices
+//! ([`KvType`], [`PrefillProducts`]), which are the same on every device.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +27,21 @@ pub enum RollbackPrefill {
     Tail,
     /// Every token one by one (the form of llama.cpp).
     PerToken,
+}
+
+/// How a prompt's columns are multiplied with quantized and F16 weights. A numeric choice, as
+/// [`KvType`] is: the same on every device. Decode and verify columns, the output head and weights
+/// of other types always round as the weight's type asks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PrefillProducts {
+    /// As the weight's type asks: bytes for quantized weights. Fast on CPUs and vector units.
+    #[default]
+    Integer,
+    /// [`Act::F16Tile`](tandem_program::Act::F16Tile): what matrix units of half-precision tiles
+    /// compute. Products of a prompt beyond 65,504 become infinite; models that have such keep
+    /// `integer`.
+    F16Tile,
 }
 
 /// The most drafts that can be taken back: a pass has eight columns, one of them certain.
@@ -62,6 +78,8 @@ pub struct Switches {
     pub rollback_prefill: RollbackPrefill,
     /// Cell type of the KV cache.
     pub kv_type: KvType,
+    /// How a prompt's columns are multiplied.
+    pub prefill_products: PrefillProducts,
 }
 
 impl Default for Switches {
@@ -80,6 +98,7 @@ impl Default for Switches {
             shared_verify: true,
             rollback_prefill: RollbackPrefill::Planes,
             kv_type: KvType::F16,
+            prefill_products: PrefillProducts::Integer,
         }
     }
 }
@@ -144,6 +163,7 @@ impl Switches {
         "shared_verify",
         "rollback_prefill",
         "kv_type",
+        "prefill_products",
     ];
 
     /// Whether the MTP block drafts, and so must run over every token.
@@ -183,6 +203,13 @@ impl Switches {
                     "f16" => KvType::F16,
                     "f32" => KvType::F32,
                     _ => return Err(refused("f16 or f32")),
+                }
+            }
+            "prefill_products" => {
+                self.prefill_products = match value {
+                    "integer" => PrefillProducts::Integer,
+                    "f16_tile" => PrefillProducts::F16Tile,
+                    _ => return Err(refused("integer or f16_tile")),
                 }
             }
             _ => {

@@ -4,7 +4,7 @@
 mod golden_models;
 
 use golden_models::{Golden, devices, model_files};
-use tandem_engine::switches::{KvType, Switches};
+use tandem_engine::switches::{KvType, PrefillProducts, Switches};
 
 fn switches() -> Switches {
     Switches { kv_type: KvType::F32, ..Switches::default() }
@@ -106,6 +106,44 @@ fn logits_of_quantized_models_follow_rounded_activations() {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Prompts multiplied in half-precision tiles: the same bits on both devices, and nearer to logits
+/// of unrounded activations than bytes come.
+#[test]
+fn logits_of_quantized_models_in_tiles_are_near_those_of_exact_activations() {
+    let tiles = Switches { prefill_products: PrefillProducts::F16Tile, ..switches() };
+    let own = |file: &&std::path::PathBuf| file.starts_with(golden_models::root().join("tests/golden"));
+    for file in model_files(true).iter().filter(own) {
+        let [mut reference, mut cpu] = <[_; 2]>::try_from(devices())
+            .ok()
+            .expect("two devices")
+            .map(|d| Golden::open(file, d, tiles.clone()));
+        let mut bytes = Golden::open(file, devices().remove(1), switches());
+        for p in 0..cpu.prompts() {
+            let got = cpu.logits_at_positions(p);
+            let same = reference.logits_at_positions(p);
+            assert!(
+                got.iter().zip(&same).all(|(a, b)| a.to_bits() == b.to_bits()),
+                "{} p{p}",
+                file.display()
+            );
+            let want = cpu.floats(&format!("p{p}.logits"));
+            let rms = |got: &[f32]| {
+                let squares = got.iter().zip(&want).map(|(a, b)| f64::from(a - b).powi(2));
+                (squares.sum::<f64>() / want.len() as f64).sqrt()
+            };
+            let (largest, in_bytes) = (largest_difference(&got, &want), bytes.logits_at_positions(p));
+            let (rms, other) = (rms(&got), rms(&in_bytes));
+            println!("{} p{p}: rms {rms:.4}, largest {largest:.4}; in bytes rms {other:.4}", file.display());
+            assert!(
+                rms <= 0.05 && largest <= 0.25 && rms < other / 2.0,
+                "{} p{p}: rms {rms}, largest {largest}",
+                file.display()
+            );
+            assert!(got != in_bytes, "{} p{p}: tiles change nothing", file.display());
         }
     }
 }

@@ -354,6 +354,28 @@ fn random_weights_answer_the_same_with_any_number_of_drafts() {
     }
 }
 
+/// A prompt's columns multiplied in tiles, those behind it, in its own last pass too, as ever.
+#[test]
+fn a_prompt_in_tiles_answers_the_same_with_any_switch() {
+    let tiles = "prefill_products=f16_tile";
+    let file = tiny_models().pop().expect("the Q4_0 model");
+    let run_all = |settings: &[&str]| {
+        let mut run = Run::new(&file, settings);
+        let mut answers = conversation(&mut run, 1, None);
+        answers.extend(conversation(&mut run, 2, Some(SCHEMA)));
+        let rows = run.rows.lock().unwrap().clone();
+        (answers, rows)
+    };
+    let plain = run_all(&[PLAIN, &[tiles]].concat());
+    assert!(plain.1 != run_all(PLAIN).1, "tiles change no logit: the test shows nothing");
+    let mut variants = variants();
+    variants.extend([vec!["fused_swiglu=off"], vec!["fused_swiglu=off", "shared_verify=off"]]);
+    for settings in variants {
+        let other = run_all(&[&settings[..], &[tiles]].concat());
+        assert_same((&plain.0, &plain.1), (&other.0, &other.1), &format!("{settings:?}"));
+    }
+}
+
 #[test]
 fn a_sampled_answer_is_the_same_with_and_without_drafts() {
     let mut requests = trace("demo.jsonl", if long() { 60 } else { 8 });

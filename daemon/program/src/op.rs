@@ -3,8 +3,8 @@
 use crate::tensor::Tensor;
 use std::sync::Arc;
 
-/// How a product rounds its activations before multiplying. The weight's type and the kind
-/// of pass pick it ([`Act::for_weight`]), on every device alike.
+/// How a product rounds its activations before multiplying, and adds up. The weight's type
+/// ([`Act::for_weight`]) and the kind of pass pick it, on every device alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(non_camel_case_types)]
 pub enum Act {
@@ -16,10 +16,17 @@ pub enum Act {
     Q8_32,
     /// Blocks of 256 to signed bytes, scale f32 ([`crate::scalar::quant::q8k_256`]).
     Q8K_256,
+    /// What a matrix unit of half-precision tiles does ([`crate::scalar::weight::dot_tile`]):
+    /// activations and dequantized weights are rounded to IEEE half, nearest even; their products,
+    /// exact in single precision, are added in single precision in order of the index along the
+    /// width, from +0; the sum is rounded to half once, nearest even, and stored as f32. What
+    /// rounds to 65,520 or more, of inputs and sums alike, is infinite. For weights of every
+    /// type, all rows of them, and for prefill columns only: a model chooses it, never a device.
+    F16Tile,
 }
 
 impl Act {
-    /// The rounding that goes with a weight type.
+    /// The rounding that goes with a weight type where the kind of pass asks for no other.
     pub fn for_weight(dtype: crate::DType) -> Act {
         use crate::DType::*;
         match dtype {
@@ -29,6 +36,22 @@ impl Act {
             Q4_K | Q5_K | Q6_K => Act::Q8K_256,
         }
     }
+
+    /// The roundings of two weights where the kind of pass asks for no others.
+    pub fn for_weights(weights: [Tensor; 2]) -> [Act; 2] {
+        weights.map(|weight| Act::for_weight(weight.dtype))
+    }
+
+    /// Its name, as in errors.
+    pub fn name(self) -> &'static str {
+        match self {
+            Act::F32 => "f32",
+            Act::F16 => "f16",
+            Act::Q8_32 => "q8_32",
+            Act::Q8K_256 => "q8k_256",
+            Act::F16Tile => "f16_tile",
+        }
+    }
 }
 
 /// One product of a [`Op::MatMul`]: `out = x * weight^T`.
@@ -36,11 +59,20 @@ impl Act {
 pub struct Product {
     /// `[outputs x inputs]`.
     pub weight: Tensor,
+    /// [`Act::for_weight`] of the weight's type, or [`Act::F16Tile`].
+    pub act: Act,
     /// Only these rows of the weight, in this order (the restricted output head); all where
-    /// `None`.
+    /// `None`. Not with [`Act::F16Tile`].
     pub rows: Option<Arc<[u32]>>,
     /// `[n x outputs]`, or `[n x rows.len()]`.
     pub out: Tensor,
+}
+
+impl Product {
+    /// With all rows of a weight, rounded as its type asks.
+    pub fn new(weight: Tensor, out: Tensor) -> Product {
+        Product { weight, act: Act::for_weight(weight.dtype), rows: None, out }
+    }
 }
 
 /// A recurrent state to write: the state after column `after` of the op's columns.
@@ -111,7 +143,7 @@ pub enum Op {
         /// `[rows x width]`.
         out: Tensor,
     },
-    /// Several products of the same activations; each rounds them as its weight asks.
+    /// Several products of the same activations; each rounds them as its `act` says.
     MatMul {
         /// `[n x inputs]`.
         x: Tensor,
@@ -127,6 +159,8 @@ pub enum Op {
         gate: Tensor,
         /// `[ffn x inputs]`.
         up: Tensor,
+        /// Of `gate` and `up`, as [`Product::act`].
+        acts: [Act; 2],
         /// `[n x ffn]`.
         out: Tensor,
     },

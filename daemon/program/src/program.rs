@@ -1,6 +1,6 @@
 //! A program: the op list of one pass, and the check every device makes before running it.
 
-use crate::op::{DeltaForm, Op, StateOut};
+use crate::op::{Act, DeltaForm, Op, StateOut};
 use crate::tensor::{BufferId, DType, Tensor};
 
 /// The ops of one pass, in order.
@@ -82,6 +82,18 @@ pub enum Fault {
         /// The other operand.
         other: Tensor,
     },
+    /// A rounding that the product cannot have.
+    #[error("{role} {weight} is multiplied as {}, but takes {}", act.name(), takes(weight, *chosen))]
+    Act {
+        /// Which operand.
+        role: &'static str,
+        /// The weight.
+        weight: Tensor,
+        /// The rounding asked for.
+        act: Act,
+        /// Whether only some of its rows are wanted.
+        chosen: bool,
+    },
     /// An index beyond what it indexes.
     #[error("{what} {value} is not below {limit}")]
     Index {
@@ -92,6 +104,11 @@ pub enum Fault {
         /// First value that is too large.
         limit: u64,
     },
+}
+
+fn takes(weight: &Tensor, chosen: bool) -> String {
+    let own = Act::for_weight(weight.dtype).name();
+    if chosen { format!("{own}, for its rows are chosen") } else { format!("{own} or f16_tile") }
 }
 
 struct Checker<'a> {
@@ -168,6 +185,22 @@ impl Checker<'_> {
             return Err(Fault::Shape { role, tensor: *t, need: "rows without gaps".into() });
         }
         Ok(())
+    }
+
+    /// A weight of a product, and how it is multiplied.
+    fn multiplied(
+        &mut self,
+        role: &'static str,
+        weight: &Tensor,
+        width: u32,
+        act: Act,
+        chosen: bool,
+    ) -> Result<(), Fault> {
+        self.weight(role, weight, width)?;
+        if act == Act::for_weight(weight.dtype) || act == Act::F16Tile && !chosen {
+            return Ok(());
+        }
+        Err(Fault::Act { role, weight: *weight, act, chosen })
     }
 
     fn states(&mut self, states: &[StateOut], state: &Tensor, columns: u32) -> Result<(), Fault> {
@@ -261,7 +294,7 @@ fn check(c: &mut Checker<'_>, op: &Op) -> Result<(), Fault> {
         Op::MatMul { x, products } => {
             c.lead("x", x)?;
             for p in products {
-                c.weight("weight", &p.weight, x.width)?;
+                c.multiplied("weight", &p.weight, x.width, p.act, p.rows.is_some())?;
                 let outputs = match &p.rows {
                     None => p.weight.rows,
                     Some(rows) => {
@@ -275,10 +308,10 @@ fn check(c: &mut Checker<'_>, op: &Op) -> Result<(), Fault> {
             }
             Ok(())
         }
-        Op::SwiGlu { x, gate, up, out } => {
+        Op::SwiGlu { x, gate, up, acts, out } => {
             c.lead("x", x)?;
-            c.weight("gate", gate, x.width)?;
-            c.weight("up", up, x.width)?;
+            c.multiplied("gate", gate, x.width, acts[0], false)?;
+            c.multiplied("up", up, x.width, acts[1], false)?;
             Checker::shape("up", up, gate.rows, x.width, &DType::ALL)?;
             c.output(out, x.rows, gate.rows, F32, false)
         }

@@ -3,7 +3,7 @@
 //! Slow, safe, single-threaded, and the definition every other device is held to.
 
 use crate::device::{Device, DeviceError, DeviceInfo, Exactness, Region, Ticket};
-use crate::op::{Act, DeltaForm, Op, Product, StateOut};
+use crate::op::{DeltaForm, Op, Product, StateOut};
 use crate::program::{BufferInfo, Program};
 use crate::scalar::{self, delta, weight};
 use crate::tensor::{BufferId, DType, Tensor};
@@ -109,15 +109,15 @@ impl Reference {
 
     fn product(&self, x: &[f32], n: usize, p: &Product) -> Vec<f32> {
         let width = p.weight.width as usize;
-        let act = Act::for_weight(p.weight.dtype);
         let mut rounded = weight::Rounded::default();
         let outputs = p.out.width as usize;
         let mut out = vec![0.0; n * outputs];
         for c in 0..n {
-            weight::round(act, &x[c * width..(c + 1) * width], &mut rounded);
+            weight::round(p.act, &x[c * width..(c + 1) * width], &mut rounded);
             for o in 0..outputs {
                 let r = p.rows.as_ref().map_or(o as u32, |rows| rows[o]);
-                out[c * outputs + o] = weight::dot_row(p.weight.dtype, self.row(&p.weight, r), &rounded);
+                out[c * outputs + o] =
+                    weight::dot_row(p.act, p.weight.dtype, self.row(&p.weight, r), &rounded);
             }
         }
         out
@@ -154,11 +154,11 @@ impl Reference {
                     self.store(&p.out, &out);
                 }
             }
-            Op::SwiGlu { x, gate, up, out } => {
+            Op::SwiGlu { x, gate, up, acts, out } => {
                 let values = self.load(x);
-                let part = |weight: &Tensor| Product { weight: *weight, rows: None, out: *out };
-                let g = self.product(&values, x.rows as usize, &part(gate));
-                let u = self.product(&values, x.rows as usize, &part(up));
+                let part = |weight: &Tensor, act| Product { act, ..Product::new(*weight, *out) };
+                let g = self.product(&values, x.rows as usize, &part(gate, acts[0]));
+                let u = self.product(&values, x.rows as usize, &part(up, acts[1]));
                 let values: Vec<f32> = g.iter().zip(&u).map(|(g, u)| scalar::silu(*g) * u).collect();
                 self.store(out, &values);
             }

@@ -28,7 +28,7 @@
 
 #define TDM_MAGIC 0x4d444e54
 /* Raised with every change of this file that the other side can notice. */
-#define TDM_VERSION 3
+#define TDM_VERSION 4
 
 /* Request kinds. */
 #define TDM_HELLO 1    /* reply: value = worker threads, limit = bytes of on-chip memory */
@@ -72,6 +72,7 @@
 #define TDM_E_NO_VOTES 20  /* a batch while power votes are not held */
 #define TDM_E_BUSY 21      /* votes that change while a batch runs or others are being set */
 #define TDM_E_POWER 22     /* the platform refused the votes */
+#define TDM_E_UNIT 23      /* the platform did not give the matrix unit; the batch was not run */
 
 /* How fast a clock is asked to run. */
 #define TDM_CORNER_OFF 0 /* no vote. Of `clock`: everything is released, on-chip memory is lost */
@@ -109,10 +110,16 @@
 #define TDM_DELTA_GATES 14 /* alpha beta a dt decay beta_out */
 #define TDM_GATED_DELTA 15 /* q k v decay beta state out to..; chunked, position, heads, key_heads; after.. */
 #define TDM_GATED_NORM 16 /* x z weight out; eps f */
+#define TDM_MATMUL_TILES 17 /* x (weight(packed) out)..; columns, rows, depth, dma */
+#define TDM_SWIGLU_TILES 18 /* x gate(packed) up(packed) out; columns, rows, depth, dma */
 
 /* Of a product: `columns` rounded in on-chip memory at once, from 1; `tiles` of 32 weight rows
  * in one DMA transfer, 0 to read the weights where they lie. */
 #define TDM_TILES 64 /* the most in one transfer */
+
+/* Of a product in tiles of 32 x 32 halves: blocks of 32 `columns` and of 32 weight `rows` in on-chip
+ * memory at once, from 1; `depth` tiles along the width, all, or fewer with one block of each;
+ * `dma`: packed weights through it (1) or read where they lie (0, always with fewer than all). */
 
 #define TDM_ALL_ROWS 0xffffffff
 

@@ -115,6 +115,18 @@ inline_always floats floats_of_halves(words h) {
     return words_or(f, sign);
 }
 
+/* half_of_float of each lane, in its low 16 bits. */
+inline_always words halves_of_floats(floats a) {
+    words sign = words_and(words_shr(a, 16), words_splat(0x8000)), rest = words_and(a, words_splat(0x7fffffff));
+    words odd = words_add(words_splat(0xfff), words_and(words_shr(rest, 13), words_splat(1)));
+    words h = words_shr(words_add(words_sub(rest, words_splat(0x38000000)), odd), 13);
+    words small = words_sub(floats_add(rest, floats_splat(0.5f)), words_splat(0x3f000000));
+    h = Q6_V_vmux_QVV(Q6_Q_vcmp_gt_VwVw(words_splat(0x38800000), rest), small, h);
+    h = Q6_V_vmux_QVV(Q6_Q_vcmp_gt_VwVw(rest, words_splat(0x477fefff)), words_splat(0x7c00), h);
+    h = Q6_V_vmux_QVV(Q6_Q_vcmp_gt_VwVw(rest, words_splat(0x7f800000)), words_splat(0x7e00), h);
+    return words_or(sign, h);
+}
+
 /* Lane i takes lane i + n, for a power of two. */
 inline_always floats floats_down(floats a, int n) { return Q6_V_vror_VR(a, n * 4); }
 
@@ -171,6 +183,14 @@ inline_always floats floats_of_halves(words h) {
     uint32_t w[LANES] __attribute__((aligned(128)));
     words_store(w, h);
     EACH(float_of_half(w[i] & 0xffff));
+}
+
+inline_always words halves_of_floats(floats a) {
+    uint32_t w[LANES] __attribute__((aligned(128)));
+    for (int i = 0; i < LANES; i++) {
+        w[i] = half_of_float(a.f[i]);
+    }
+    return words_load(w);
 }
 
 inline_always floats floats_load(const float *p) {

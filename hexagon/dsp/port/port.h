@@ -20,7 +20,7 @@ void port_wait(_Atomic uint32_t *word, uint32_t value);
 /* Wakes all who sleep on any word. */
 void port_wake(void);
 
-/* On-chip memory for the whole session, aligned to 128; NULL where there is none. */
+/* On-chip memory for the whole session, aligned to 4096; NULL where there is none. */
 void *port_vtcm(uint32_t bytes);
 
 /* Makes a window of a shared file visible; NULL where the system refuses. */

@@ -133,6 +133,25 @@ static struct made valid(uint32_t op) {
         m.t[2] = packed(TDM_Q8_0, 40, 256);
         m.t[3] = tensor(AT(2), 4, 40);
         break;
+    case TDM_MATMUL_TILES:
+        m = make(op, 5, 0);
+        m.head.params[0] = m.head.params[1] = m.head.params[3] = 1;
+        m.head.params[2] = 8;
+        m.t[0] = tensor(AT(0), 4, 256);
+        m.t[1] = packed(TDM_Q6_K, 40, 256);
+        m.t[2] = tensor(AT(1), 4, 40);
+        m.t[3] = packed(TDM_Q4_0, 33, 256);
+        m.t[4] = tensor(AT(2), 4, 33);
+        break;
+    case TDM_SWIGLU_TILES: /* sums in parts */
+        m = make(op, 4, 0);
+        m.head.params[0] = m.head.params[1] = 1;
+        m.head.params[2] = 3;
+        m.t[0] = tensor(AT(0), 4, 256);
+        m.t[1] = packed(TDM_Q4_K, 40, 256);
+        m.t[2] = packed(TDM_Q8_0, 40, 256);
+        m.t[3] = tensor(AT(2), 4, 40);
+        break;
     case TDM_SILU_MUL:
     case TDM_SIGMOID_MUL:
     case TDM_ADD:
@@ -215,7 +234,7 @@ static struct made valid(uint32_t op) {
 }
 
 static void every_op_runs(void) {
-    for (uint32_t op = TDM_EMBED; op <= TDM_GATED_NORM; op++) {
+    for (uint32_t op = TDM_EMBED; op <= TDM_SWIGLU_TILES; op++) {
         struct made m = valid(op);
         char what[40];
         snprintf(what, sizeof what, "op %u as it should be", op);
@@ -275,7 +294,7 @@ static void lying_requests(void) {
 }
 
 static uint32_t vote(uint32_t clock) {
-    struct tdm_power votes = {.magic = TDM_MAGIC, .version = TDM_VERSION, .clock = clock, .bus = clock};
+    struct tdm_power votes = {.magic = TDM_MAGIC, .version = TDM_VERSION, .clock = clock, .bus = clock, .hmx = 1};
     struct tdm_power_reply reply;
     executor_power(&e, &votes, &reply);
     return reply.status;
@@ -323,6 +342,13 @@ static void votes_bite(void) {
     atomic_store(&e.power, POWER_RUNNING);
     expect_power("votes while a batch runs", good, TDM_E_BUSY, 0);
     atomic_store(&e.power, POWER_HELD);
+    bad = good;
+    expect_power("votes without the matrix unit", bad, TDM_OK, 0);
+    struct made tiles = valid(TDM_MATMUL_TILES);
+    expect("tiles without its vote", run_made(&tiles), TDM_E_NO_VOTES, 0);
+    bad.hmx = 1;
+    expect_power("votes with it", bad, TDM_OK, 0);
+    expect("tiles with its vote", run_made(&tiles), TDM_OK, 0);
     if (vtcm_is_poisoned()) {
         printf("on-chip memory holds nothing after a product\n");
         failures++;
@@ -406,6 +432,16 @@ static void lying_packets(void) {
     BAD("a plan beyond it for one product", TDM_MATMUL, m.head.params[1] = 3, TDM_E_SCRATCH, 1);
     BAD("a plan of more columns than there are", TDM_MATMUL, m.head.params[0] = 0xffffffff, TDM_OK, 0);
     BAD("weights read where they lie", TDM_SWIGLU, m.head.params[1] = 0, TDM_OK, 0);
+    BAD("a plan of no rows", TDM_MATMUL_TILES, m.head.params[1] = 0, TDM_E_PARAM, 1);
+    BAD("a plan of no depth", TDM_MATMUL_TILES, m.head.params[2] = 0, TDM_E_PARAM, 2);
+    BAD("a plan deeper than the weight", TDM_MATMUL_TILES, m.head.params[2] = 9, TDM_E_PARAM, 2);
+    BAD("sums in parts of several blocks", TDM_SWIGLU_TILES, m.head.params[1] = 2, TDM_E_PARAM, 2);
+    BAD("parts by DMA", TDM_SWIGLU_TILES, m.head.params[3] = 1, TDM_E_PARAM, 3);
+    BAD("a transfer neither on nor off", TDM_MATMUL_TILES, m.head.params[3] = 2, TDM_E_PARAM, 3);
+    BAD("tiles beyond on-chip memory", TDM_MATMUL_TILES, m.head.params[1] = 2, TDM_E_SCRATCH, 1);
+    BAD("tiles of more blocks than there are", TDM_MATMUL_TILES, m.head.params[0] = 0xffffffff, TDM_OK, 0);
+    BAD("a tile's weight over its map's end", TDM_MATMUL_TILES, m.t[3].rows = 1u << 29, TDM_E_BOUNDS, 3);
+    BAD("tiles over an input", TDM_SWIGLU_TILES, m.t[3].offset = m.t[0].offset + 8, TDM_E_OVERLAP, 3);
     BAD("groups of nothing", TDM_L2_NORM, m.head.params[0] = 0, TDM_E_PARAM, 0);
     BAD("heads of nothing", TDM_ROPE, m.head.params[0] = 0, TDM_E_PARAM, 0);
     BAD("an angle for half a pair", TDM_ROPE, (m.t[1].width = m.t[1].stride = 31), TDM_E_SHAPE, 1);
@@ -477,7 +513,7 @@ static uint32_t nasty(uint32_t old) {
 static void random_packets(int rounds) {
     unsigned long ran = 0;
     for (int i = 0; i < rounds; i++) {
-        struct made m = valid(TDM_EMBED + draw() % TDM_GATED_NORM);
+        struct made m = valid(TDM_EMBED + draw() % TDM_SWIGLU_TILES);
         uint32_t words[sizeof m / 4], bytes = lay_out(&m, (uint8_t *)words), changes = 1 + draw() % 4;
         for (uint32_t c = 0; c < changes; c++) {
             uint32_t at = draw() % (bytes / 4);

@@ -2,13 +2,14 @@
 //! set, and reached through a [`Kernels`] table that is picked at start-up.
 //!
 //! ```text
-//! rows  float  round  repacked  panel  tile  sixes  recurrent      bodies, generic over Simd
-//!        └──────────────┬──────────────┘
+//! rows  float  half_tile  round  repacked  panel  tile  sixes  recurrent      bodies, generic over Simd
+//!        └───────────────────┬──────────────────┘
 //!   portable   avx2   avx512   neon              Simd for one instruction set, and its table
 //! ```
 
 mod elementary;
 mod float;
+mod half_tile;
 mod panel;
 mod recurrent;
 mod repacked;
@@ -28,9 +29,10 @@ pub(crate) mod avx512;
 pub(crate) mod neon;
 
 pub(crate) use float::{Cell, Matrix};
+pub(crate) use half_tile::PANEL_ROWS;
 pub(crate) use panel::Panel;
 pub(crate) use recurrent::{Convolution, DeltaToken};
-pub(crate) use repacked::interleave;
+pub(crate) use repacked::{deinterleave, interleave};
 pub(crate) use round::RoundedOut;
 pub(crate) use simd::WIDTH;
 pub(crate) use tile::Columns;
@@ -96,6 +98,7 @@ kernels! { $
     fn rows::softmax(scores: *mut f32, n: usize) -> f32;
     fn float::dots(rows: &Matrix, columns: *const f32, column_step: usize, count: usize, scale: f32, out: *mut f32, out_step: usize);
     fn float::weigh(rows: &Matrix, weights: *const f32, weight_step: usize, count: usize, out: *mut f32, out_step: usize, fresh: bool);
+    fn half_tile::add_panel(panel: *const f32, depth: usize, x: *const f32, x_step: usize, columns: usize, sums: *mut f32);
     fn round::round_32(x: *const f32, n: usize, out: RoundedOut);
     fn round::round_256(x: *const f32, n: usize, out: RoundedOut);
     fn tile::tile(dtype: DType, rows: &[*const u8; 8], next: &[*const u8; 8], columns: &Columns, panel: &mut Panel, acc: *mut f32);

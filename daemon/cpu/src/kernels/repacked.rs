@@ -160,9 +160,43 @@ pub(crate) fn interleave(dtype: DType, from: &[u8], to: &mut [u8]) {
     }
 }
 
+/// The blocks of row `lane` of a repacked group, as the model file stores them: [`interleave`]
+/// turned round. `to` is as long as an eighth of `group`, whole blocks of `dtype`.
+pub(crate) fn deinterleave(dtype: DType, group: &[u8], lane: usize, to: &mut [u8]) {
+    let block = dtype.block_bytes();
+    let scale = scale_at(dtype);
+    let start = if scale == Some(0) { 2 } else { 0 };
+    for (from, to) in group.chunks_exact(WIDTH * block).zip(to.chunks_exact_mut(block)) {
+        if let Some(at) = scale {
+            let cell = WIDTH * at + 2 * lane;
+            to[at..at + 2].copy_from_slice(&from[cell..cell + 2]);
+        }
+        let (from, _) = from[WIDTH * start..].as_chunks::<4>();
+        let (to, _) = to[start..].as_chunks_mut::<4>();
+        for (from, to) in from[lane..].iter().step_by(WIDTH).zip(to) {
+            *to = *from;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_come_back_from_their_group_as_they_were() {
+        for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_quantized()) {
+            let row = 3 * dtype.block_bytes();
+            let from: Vec<u8> = (0..WIDTH * row).map(|i| (i * 7 + i / 251) as u8).collect();
+            let mut group = vec![0; from.len()];
+            interleave(dtype, &from, &mut group);
+            for (lane, want) in from.chunks_exact(row).enumerate() {
+                let mut back = vec![0; row];
+                deinterleave(dtype, &group, lane, &mut back);
+                assert_eq!(back, want, "{dtype}: row {lane}");
+            }
+        }
+    }
 
     #[test]
     fn what_a_block_has_at_a_byte_eight_blocks_have_at_eight_times_that() {

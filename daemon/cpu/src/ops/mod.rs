@@ -9,6 +9,7 @@ mod delta;
 mod product;
 mod row;
 mod short_conv;
+mod tiles;
 
 use crate::kernels::{Kernels, Panel};
 use crate::memory::{Store, View};
@@ -87,7 +88,7 @@ impl Context {
     pub(crate) fn run(&mut self, op: &Op) -> Result<(), DeviceError> {
         match op {
             Op::MatMul { x, products } => product::matmul(self, x, products),
-            Op::SwiGlu { x, gate, up, out } => product::swiglu(self, x, gate, up, out),
+            Op::SwiGlu { x, gate, up, acts, out } => product::swiglu(self, x, [gate, up], *acts, out),
             Op::Attention { .. } => attention::attention(self, op),
             Op::Conv { .. } => short_conv::conv(self, op),
             Op::GatedDelta { .. } => delta::gated_delta(self, op),

@@ -1,7 +1,7 @@
 //! Products with weights: activations rounded once, weights unpacked once for a group of
 //! columns, rows shared out over the pool.
 
-use super::{Context, Scratch, scratch};
+use super::{Context, Scratch, scratch, tiles};
 use crate::kernels::{Columns, RoundedOut, WIDTH};
 use crate::memory::View;
 use crate::repack::Groups;
@@ -10,7 +10,7 @@ use tandem_program::{Act, DType, DeviceError, Product, Tensor};
 
 /// Columns that share an unpacked panel. 64 rounded columns of 3584 values are 224 KiB: they
 /// stay in a core's own cache while the rows pass by.
-const COLUMNS: usize = 64;
+pub(super) const COLUMNS: usize = 64;
 
 /// Rows of an item at most: with many columns, and with a few, where an item is short work.
 const TALL: usize = 32;
@@ -68,7 +68,7 @@ impl<T> Rows<T> {
 
 /// Rounded activations as an item sees them.
 #[derive(Clone, Copy)]
-enum Rounded {
+pub(super) enum Rounded {
     /// First value and values from column to column.
     Floats(*const f32, usize),
     Bytes(Columns),
@@ -80,12 +80,13 @@ unsafe impl Sync for Rounded {}
 unsafe impl Send for Rounded {}
 
 /// Rounds the columns of `x` as `act` says.
-fn round(ctx: &mut Context, x: &View, act: Act) -> Rounded {
+pub(super) fn round(ctx: &mut Context, x: &View, act: Act) -> Rounded {
     let (n, width) = (x.rows, x.width);
     let mut rounding = std::mem::take(&mut ctx.rounding);
     let rounded = match act {
         Act::F32 => Rounded::Floats(x.row_bytes(0).cast_const().cast(), x.stride()),
-        Act::F16 => {
+        // The same values: what follows differs.
+        Act::F16 | Act::F16Tile => {
             let to = Rows(grow(&mut rounding.floats, n * width), width);
             let k = ctx.kernels.round_f16;
             ctx.rows(n, width, |c| {
@@ -173,12 +174,12 @@ impl Cut {
 }
 
 /// One product, ready to run.
-struct Job<'a> {
-    weight: View,
+pub(super) struct Job<'a> {
+    pub(super) weight: View,
     /// Its repacked rows, where there are and all rows are wanted.
-    groups: Option<Groups>,
-    rows: Option<&'a [u32]>,
-    x: Rounded,
+    pub(super) groups: Option<Groups>,
+    pub(super) rows: Option<&'a [u32]>,
+    pub(super) x: Rounded,
 }
 
 impl Job<'_> {
@@ -261,9 +262,9 @@ impl Job<'_> {
 }
 
 /// What items share.
-struct Shared<'a> {
-    kernels: &'static crate::kernels::Kernels,
-    workers: &'a [Mutex<Scratch>],
+pub(super) struct Shared<'a> {
+    pub(super) kernels: &'static crate::kernels::Kernels,
+    pub(super) workers: &'a [Mutex<Scratch>],
 }
 
 /// Runs `MatMul`.
@@ -275,8 +276,8 @@ pub(super) fn matmul(ctx: &mut Context, x: &Tensor, products: &[Product]) -> Res
     let mut rounded: Vec<(Act, Rounded)> = Vec::new();
     let mut jobs = Vec::with_capacity(products.len());
     let mut items = 0;
-    for p in products {
-        let act = Act::for_weight(p.weight.dtype);
+    for p in products.iter().filter(|p| p.act != Act::F16Tile) {
+        let act = p.act;
         let x_rounded = match rounded.iter().find(|(a, _)| *a == act) {
             Some((_, r)) => *r,
             None => {
@@ -301,7 +302,8 @@ pub(super) fn matmul(ctx: &mut Context, x: &Tensor, products: &[Product]) -> Res
         // SAFETY: validated; `cut` gives each item rows and columns of its own, all existing.
         unsafe { product(&shared, worker, job, out, (row, rows), (column, count)) }
     });
-    Ok(())
+    let mut tiled = products.iter().filter(|p| p.act == Act::F16Tile).peekable();
+    if tiled.peek().is_some() { tiles::matmul(ctx, &x, tiled) } else { Ok(()) }
 }
 
 /// One item of a product.
@@ -337,12 +339,36 @@ unsafe fn product(
     }
 }
 
+/// Outputs `row .. row + WIDTH` for columns `column ..`, a vector a column, of any weight; `rows`
+/// counts those left in the item.
+///
+/// # Safety
+///
+/// The program is validated, the rows and columns exist.
+pub(super) unsafe fn tile_of_job(
+    job: &Job<'_>,
+    shared: &Shared<'_>,
+    scratch: &mut Scratch,
+    (row, rows): (usize, usize),
+    columns: (usize, usize),
+    acc: &mut [[f32; WIDTH]; COLUMNS],
+) {
+    // SAFETY: the caller's contract; `acc` has room for a vector a column.
+    unsafe {
+        if job.weight.dtype.is_quantized() {
+            job.tile(shared, scratch, (row, rows), columns, acc);
+        } else {
+            job.floats(shared, (row, rows.min(WIDTH)), columns, acc.as_mut_ptr().cast(), WIDTH);
+        }
+    }
+}
+
 /// Stores the first `n` of a tile's values for one column.
 ///
 /// # Safety
 ///
 /// `to` is valid for `n` values, at most [`WIDTH`].
-unsafe fn put(values: &[f32; WIDTH], to: *mut f32, n: usize) {
+pub(super) unsafe fn put(values: &[f32; WIDTH], to: *mut f32, n: usize) {
     // SAFETY: the caller's contract. The whole vector is one store, the rest a call.
     unsafe {
         if n == WIDTH {
@@ -357,15 +383,17 @@ unsafe fn put(values: &[f32; WIDTH], to: *mut f32, n: usize) {
 pub(super) fn swiglu(
     ctx: &mut Context,
     x: &Tensor,
-    gate: &Tensor,
-    up: &Tensor,
+    [gate, up]: [&Tensor; 2],
+    acts: [Act; 2],
     out: &Tensor,
 ) -> Result<(), DeviceError> {
     let (x, out) = (ctx.view(x)?, ctx.view(out)?);
     if x.rows == 0 {
         return Ok(());
     }
-    let acts = [gate, up].map(|w| Act::for_weight(w.dtype));
+    if acts.contains(&Act::F16Tile) {
+        return tiles::swiglu(ctx, &x, [gate, up], acts, &out);
+    }
     let first = round(ctx, &x, acts[0]);
     let second = if acts[1] == acts[0] { first } else { round(ctx, &x, acts[1]) };
     let jobs = [
@@ -385,11 +413,7 @@ pub(super) fn swiglu(
             unsafe {
                 for (job, acc) in jobs.iter().zip(&mut acc) {
                     let columns = (column, count);
-                    if job.weight.dtype.is_quantized() {
-                        job.tile(&shared, &mut scratch, (row + r, rows - r), columns, acc);
-                    } else {
-                        job.floats(&shared, (row + r, here), columns, acc.as_mut_ptr().cast(), WIDTH);
-                    }
+                    tile_of_job(job, &shared, &mut scratch, (row + r, rows - r), columns, acc);
                 }
                 let [g, u] = &mut acc;
                 let g: *mut f32 = g.as_mut_ptr().cast();

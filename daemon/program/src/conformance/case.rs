@@ -262,7 +262,7 @@ pub(super) fn visit(op: &mut Op, f: &mut dyn FnMut(&mut Tensor)) {
             all(&mut [x]);
             products.iter_mut().for_each(|p| all(&mut [&mut p.weight, &mut p.out]));
         }
-        Op::SwiGlu { x, gate, up, out } => all(&mut [x, gate, up, out]),
+        Op::SwiGlu { x, gate, up, out, .. } => all(&mut [x, gate, up, out]),
         Op::SiluMul { gate: x, up: y, out }
         | Op::SigmoidMul { x, gate: y, out }
         | Op::Add { a: x, b: y, out }

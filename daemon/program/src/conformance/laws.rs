@@ -5,7 +5,7 @@ use super::case::{Case, Results};
 use super::products::widths;
 use super::random::Random;
 use super::sequence::{delta_inputs, states};
-use crate::op::{DeltaForm, Op, Product, StateOut};
+use crate::op::{Act, DeltaForm, Op, Product, StateOut};
 use crate::tensor::{DType, Tensor};
 
 fn rows_of(results: &Results, t: &Tensor) -> Vec<Vec<u8>> {
@@ -42,12 +42,13 @@ pub(super) fn columns_do_not_see_each_other(make: Make<'_>) {
             let up = case.weight(&mut r, dtype, 21, width);
             let out = case.output(&mut r, DType::F32, columns, 21);
             let fused = case.output(&mut r, DType::F32, columns, 21);
+            let acts = Act::for_weights([weight, up]);
             let op = |first: u32, count: u32| {
                 let x = x.slice_rows(first, count);
-                let product = Product { weight, rows: None, out: out.slice_rows(first, count) };
+                let product = Product::new(weight, out.slice_rows(first, count));
                 [
                     Op::MatMul { x, products: vec![product] },
-                    Op::SwiGlu { x, gate: weight, up, out: fused.slice_rows(first, count) },
+                    Op::SwiGlu { x, gate: weight, up, acts, out: fused.slice_rows(first, count) },
                 ]
             };
             let mut alone = case.clone();
@@ -96,10 +97,10 @@ pub(super) fn swiglu_equals_matmul_then_silu_mul(make: Make<'_>) {
             let mut steps = case.clone();
             let g = steps.output(&mut r, DType::F32, columns, ffn);
             let u = steps.output(&mut r, DType::F32, columns, ffn);
-            let product = |weight, out| Product { weight, rows: None, out };
+            let product = |weight, out| Product::new(weight, out);
             steps.push(Op::MatMul { x, products: vec![product(gate, g), product(up, u)] });
             steps.push(Op::SiluMul { gate: g, up: u, out });
-            case.push(Op::SwiGlu { x, gate, up, out });
+            case.push(Op::SwiGlu { x, gate, up, acts: Act::for_weights([gate, up]), out });
             let (want, got) = (steps.must_run(&mut *device), case.must_run(&mut *device));
             case.compare_bits(&*device, "matmul, then silu_mul", &want, &got);
         }
@@ -250,7 +251,7 @@ pub(super) fn ops_run_in_order(make: Make<'_>) {
         for weight in weights {
             case.push(Op::RmsNorm { x, weight: norm, eps: 1e-6, out: y });
             let into = case.output(&mut r, DType::F32, columns, 256);
-            case.push(Op::MatMul { x: y, products: vec![Product { weight, rows: None, out: into }] });
+            case.push(Op::MatMul { x: y, products: vec![Product::new(weight, into)] });
             case.push(Op::Add { a: x, b: into, out: x });
         }
         case.check(&mut *device);
@@ -265,7 +266,7 @@ pub(super) fn runs_repeat_to_the_bit(make: Make<'_>) {
     let x = case.input(&mut r, DType::F32, 70, 2304, 2.0);
     let weight = case.weight(&mut r, DType::Q4_K, 333, 2304);
     let out = case.output(&mut r, DType::F32, 70, 333);
-    case.push(Op::MatMul { x, products: vec![Product { weight, rows: None, out }] });
+    case.push(Op::MatMul { x, products: vec![Product::new(weight, out)] });
     let first = case.must_run(&mut *device);
     for _ in 0..3 {
         let again = case.must_run(&mut *device);

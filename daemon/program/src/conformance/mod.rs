@@ -20,6 +20,7 @@ mod random;
 mod refusals;
 mod rows;
 mod sequence;
+mod tiles;
 
 use crate::Device;
 
@@ -70,6 +71,11 @@ pub const CHECKS: &[Check] = checks![
     products::matmul_of_extreme_activations,
     products::matmul_of_extreme_weights,
     products::swiglu,
+    tiles::matmul_f16_tile,
+    tiles::matmul_of_both_kinds,
+    tiles::f16_tile_extremes,
+    tiles::swiglu_f16_tile,
+    tiles::f16_tile_laws,
     sequence::attention,
     sequence::conv,
     sequence::delta_per_token,
@@ -110,6 +116,7 @@ macro_rules! conformance_tests {
             matmul_q4_k matmul_q5_k matmul_q6_k
             matmul_of_several_types matmul_of_chosen_rows matmul_of_extreme_activations
             matmul_of_extreme_weights swiglu
+            matmul_f16_tile matmul_of_both_kinds f16_tile_extremes swiglu_f16_tile f16_tile_laws
             attention conv delta_per_token delta_of_large_states delta_chunked
             columns_do_not_see_each_other swiglu_equals_matmul_then_silu_mul
             in_place_equals_out_of_place saves_change_nothing_else

@@ -11,10 +11,10 @@ pub(super) const COLUMNS: [u32; 14] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 63, 64, 65
 
 /// Widths with tails of every kind, and beyond what a kernel may unpack at once.
 pub(super) fn widths(dtype: DType) -> &'static [u32] {
-    match Act::for_weight(dtype) {
-        Act::F32 | Act::F16 => &[1, 7, 8, 15, 16, 17, 96, 100, 256, 288],
-        Act::Q8_32 => &[32, 64, 96, 256, 288, 1024, 1056, 2080],
-        Act::Q8K_256 => &[256, 512, 768, 1024, 1280, 2304],
+    match dtype.block_len() {
+        1 => &[1, 7, 8, 15, 16, 17, 96, 100, 256, 288],
+        32 => &[32, 64, 96, 256, 288, 1024, 1056, 2080],
+        _ => &[256, 512, 768, 1024, 1280, 2304],
     }
 }
 
@@ -39,7 +39,7 @@ fn matmul(make: Make<'_>, dtype: DType) {
         let x = case.input(&mut r, DType::F32, columns, width, 2.0);
         let weight = case.weight(&mut r, dtype, outputs, width);
         let out = case.output(&mut r, DType::F32, columns, outputs);
-        case.push(Op::MatMul { x, products: vec![Product { weight, rows: None, out }] });
+        case.push(Op::MatMul { x, products: vec![Product::new(weight, out)] });
         case
     });
 }
@@ -96,7 +96,7 @@ pub(super) fn matmul_of_several_types(make: Make<'_>) {
                 let outputs = r.pick(&OUTPUTS);
                 let weight = case.weight(&mut r, dtype, outputs, 512);
                 let out = case.output(&mut r, DType::F32, columns, outputs);
-                Product { weight, rows: None, out }
+                Product::new(weight, out)
             })
             .collect();
         case.push(Op::MatMul { x, products });
@@ -115,7 +115,7 @@ pub(super) fn matmul_of_chosen_rows(make: Make<'_>) {
         let out = case.output(&mut r, DType::F32, columns, count);
         // Any order, repetitions too.
         let rows = Some((0..count).map(|_| r.below(50)).collect());
-        case.push(Op::MatMul { x, products: vec![Product { weight, rows, out }] });
+        case.push(Op::MatMul { x, products: vec![Product { rows, ..Product::new(weight, out) }] });
         case
     });
 }
@@ -149,7 +149,7 @@ pub(super) fn matmul_of_extreme_activations(make: Make<'_>) {
         let x = case.values(6, width, &values);
         let weight = case.weight(&mut r, dtype, 20, width);
         let out = case.output(&mut r, DType::F32, 6, 20);
-        case.push(Op::MatMul { x, products: vec![Product { weight, rows: None, out }] });
+        case.push(Op::MatMul { x, products: vec![Product::new(weight, out)] });
         case
     });
 }
@@ -192,7 +192,7 @@ pub(super) fn matmul_of_extreme_weights(make: Make<'_>) {
             }
         }
         let out = case.output(&mut r, DType::F32, columns, rows);
-        case.push(Op::MatMul { x, products: vec![Product { weight, rows: None, out }] });
+        case.push(Op::MatMul { x, products: vec![Product::new(weight, out)] });
         case
     });
 }
@@ -209,7 +209,7 @@ pub(super) fn swiglu(make: Make<'_>) {
         let gate = case.weight(&mut r, dtype, ffn, width);
         let up = case.weight(&mut r, up_type, ffn, width);
         let out = case.output(&mut r, DType::F32, columns, ffn);
-        case.push(Op::SwiGlu { x, gate, up, out });
+        case.push(Op::SwiGlu { x, gate, up, acts: Act::for_weights([gate, up]), out });
         case
     });
 }

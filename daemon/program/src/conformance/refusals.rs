@@ -5,7 +5,7 @@ use super::case::{Case, visit};
 use super::random::Random;
 use super::sequence::delta_inputs;
 use crate::device::DeviceError;
-use crate::op::{DeltaForm, Op, Product, StateOut};
+use crate::op::{Act, DeltaForm, Op, Product, StateOut};
 use crate::tensor::{BufferId, DType, Tensor};
 use std::sync::Arc;
 
@@ -33,8 +33,8 @@ fn everything(r: &mut Random) -> Case {
         Op::Embed { table: weight, ids: Arc::new([3, 63, 0, 1]), scale: 1.0, out: outs[0] },
         Op::RmsNorm { x, weight: norm, eps: 1e-6, out: outs[1] },
         Op::L2Norm { x, groups: 2, eps: 1e-6, scale: 1.0, out: outs[2] },
-        Op::MatMul { x, products: vec![Product { weight, rows: None, out: outs[3] }] },
-        Op::SwiGlu { x, gate: weight, up: weight, out: outs[4] },
+        Op::MatMul { x, products: vec![Product::new(weight, outs[3])] },
+        Op::SwiGlu { x, gate: weight, up: weight, acts: Act::for_weights([weight; 2]), out: outs[4] },
         Op::SiluMul { gate: x, up: y, out: outs[5] },
         Op::SigmoidMul { x, gate: y, out: outs[6] },
         Op::Add { a: x, b: y, out: outs[7] },
@@ -151,23 +151,33 @@ fn bad_ops(whole: &Case) -> Vec<(&'static str, Op)> {
                 let Product { weight, out, .. } = products[0].clone();
                 let with = |rows: &[u32], out| {
                     let rows = Some(rows.into());
-                    Op::MatMul { x, products: vec![Product { weight, rows, out }] }
+                    Op::MatMul { x, products: vec![Product { rows, ..Product::new(weight, out) }] }
                 };
                 let narrow = Tensor { width: 2, ..out };
                 bad.push(("a row past the weight", with(&[0, 64], narrow)));
                 bad.push(("more rows than outputs", with(&[0, 1, 2], narrow)));
                 bad.push(("no rows", with(&[], Tensor { width: 0, ..out })));
-                let product = Product { weight, rows: None, out: x };
+                let with = |product: Product| Op::MatMul { x, products: vec![product] };
+                let other = Product { act: Act::Q8K_256, ..Product::new(weight, out) };
+                bad.push(("the rounding of another weight type", with(other)));
+                let rows = Some([0u32, 1].as_slice().into());
+                let chosen = Product { act: Act::F16Tile, rows, ..Product::new(weight, narrow) };
+                bad.push(("chosen rows in tiles", with(chosen)));
+                let product = Product::new(weight, x);
                 bad.push(("its input as output", Op::MatMul { x, products: vec![product] }));
-                let product = Product { weight, rows: None, out };
+                let product = Product::new(weight, out);
                 let products = vec![product.clone(), product];
                 bad.push(("one output twice", Op::MatMul { x, products }));
                 let out = Tensor { buffer: weight.buffer, offset: 0, ..out };
                 let small = Tensor { rows: 1, width: 1, ..out };
                 let rows = Some([0u32].as_slice().into());
-                let product = Product { weight, rows, out: small };
+                let product = Product { rows, ..Product::new(weight, small) };
                 let x = x.slice_rows(0, 1);
                 bad.push(("a read-only output", Op::MatMul { x, products: vec![product] }));
+            }
+            Op::SwiGlu { x, gate, up, out, .. } => {
+                let acts = [Act::F16Tile, Act::F16];
+                bad.push(("the rounding of another weight type", Op::SwiGlu { x, gate, up, acts, out }));
             }
             Op::Add { a, b, out } => {
                 let (a, out) = (a.slice_rows(0, 3), out.slice_rows(0, 3));

@@ -148,7 +148,7 @@ pub fn dequantize(dtype: DType, row: &[u8], out: &mut [f32]) {
 /// An activation row as a product sees it.
 #[derive(Clone, Debug, Default)]
 pub struct Rounded {
-    /// For [`Act::F32`] and [`Act::F16`].
+    /// For [`Act::F32`], [`Act::F16`] and [`Act::F16Tile`].
     pub floats: Vec<f32>,
     /// For the integer forms.
     pub bytes: Q8,
@@ -161,7 +161,7 @@ pub fn round(act: Act, x: &[f32], out: &mut Rounded) {
             out.floats.clear();
             out.floats.extend_from_slice(x);
         }
-        Act::F16 => {
+        Act::F16 | Act::F16Tile => {
             out.floats.clear();
             out.floats.extend(x.iter().map(|v| round_f16(*v)));
         }
@@ -228,9 +228,28 @@ fn dot_256(dtype: DType, row: &[u8], x: &Q8) -> f32 {
     acc
 }
 
-/// Product of a weight row with an activation row rounded by [`Act::for_weight`].
-pub fn dot_row(dtype: DType, row: &[u8], x: &Rounded) -> f32 {
-    match Act::for_weight(dtype) {
+/// Product of a weight row with an activation row rounded by [`Act::F16Tile`]: weights to half,
+/// exact products added in single precision in ascending order, the sum to half. No padding
+/// changes it: zeros add +0, and a sum that starts at +0 is never -0.
+pub fn dot_tile(dtype: DType, row: &[u8], x: &[f32]) -> f32 {
+    const SOME: usize = 256;
+    let bytes = SOME / dtype.block_len() * dtype.block_bytes();
+    let mut sum = 0.0f32;
+    let mut w = [0.0f32; SOME];
+    for (row, x) in row.chunks(bytes).zip(x.chunks(SOME)) {
+        dequantize(dtype, row, &mut w[..x.len()]);
+        for (x, w) in x.iter().zip(&w) {
+            sum += x * round_f16(*w);
+        }
+    }
+    round_f16(sum)
+}
+
+/// Product of a weight row with an activation row rounded by `act`, which is
+/// [`Act::for_weight`] of its type or [`Act::F16Tile`].
+pub fn dot_row(act: Act, dtype: DType, row: &[u8], x: &Rounded) -> f32 {
+    match act {
+        Act::F16Tile => dot_tile(dtype, row, &x.floats),
         Act::F32 | Act::F16 => dot_float(dtype, row, &x.floats),
         Act::Q8_32 => dot_32(dtype, row, &x.bytes),
         Act::Q8K_256 => dot_256(dtype, row, &x.bytes),
@@ -260,11 +279,27 @@ mod tests {
             dequantize(dtype, &row, &mut w);
             let mut rounded = Rounded::default();
             round(Act::for_weight(dtype), &x, &mut rounded);
-            let got = dot_row(dtype, &row, &rounded);
             let want: f32 = w.iter().zip(&x).map(|(a, b)| a * b).sum();
             let size: f32 = w.iter().zip(&x).map(|(a, b)| (a * b).abs()).sum();
+            let got = dot_row(Act::for_weight(dtype), dtype, &row, &rounded);
             assert!((got - want).abs() < 4e-3 * size, "{dtype}: {got} against {want} (size {size})");
+            round(Act::F16Tile, &x, &mut rounded);
+            let got = dot_row(Act::F16Tile, dtype, &row, &rounded);
+            assert!((got - want).abs() < 1e-3 * size, "{dtype} in tiles: {got} against {want} (size {size})");
         }
+    }
+
+    /// Sums are rounded to half once, at the end: halves on the way would stay at 2048, where
+    /// their step is 2.
+    #[test]
+    fn tiles_add_in_single_precision_and_store_halves() {
+        let row = [f16::ONE; 2051].map(f16::to_le_bytes).concat();
+        let sum = |x: f32, n: usize| dot_tile(DType::F16, &row[..2 * n], &vec![x; n]);
+        assert_eq!(sum(1.0, 2049), 2048.0);
+        assert_eq!(sum(1.0, 2050), 2050.0);
+        assert_eq!(sum(1.0, 2051), 2052.0);
+        assert_eq!(sum(32.0, 2047), 65504.0);
+        assert_eq!(sum(-32.0, 2048), f32::NEG_INFINITY);
     }
 
     fn fix_scales(dtype: DType, row: &mut [u8]) {

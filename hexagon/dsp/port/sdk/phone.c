@@ -150,7 +150,7 @@ void sdk_vtcm_return(void) {
     }
 }
 
-#ifdef TANDEM_HMX
+#ifdef TANDEM_HMX /* without it kernels/hmx_soft.c stands in for the unit */
 #include "../../kernels/tile.h"
 
 bool port_tiles_begin(void) { return HAP_compute_res_hmx_lock(vtcm.context) == 0; }

@@ -4,9 +4,9 @@ use super::weights::{Attention, Delta, Layer, Mixer, Mtp};
 use super::{Config, Qwen35};
 use crate::model::StateLayout;
 use crate::pass::{Arena, DraftColumn, DraftHead, Kind, Lowered, LoweredDraft, Pass, Segment};
-use crate::switches::Switches;
+use crate::switches::{PrefillProducts, Switches};
 use std::sync::Arc;
-use tandem_program::{DeltaForm, Op, Product, Program, StateOut, Tensor};
+use tandem_program::{Act, DType, DeltaForm, Op, Product, Program, StateOut, Tensor};
 
 /// Added under the root of the delta rule's key and query norms.
 const L2_EPS: f32 = 1e-6;
@@ -39,6 +39,13 @@ impl Span<'_> {
     }
 }
 
+/// Rows of some activations that are multiplied together.
+struct Group {
+    first: u32,
+    count: u32,
+    kind: Kind,
+}
+
 /// The segments' own columns, a span each.
 fn spans<'a>(segments: impl Iterator<Item = &'a Segment>) -> Vec<Span<'a>> {
     let mut first = 0;
@@ -66,10 +73,6 @@ fn entries<'a>(spans: &[Span<'a>]) -> Vec<Span<'a>> {
     entries
 }
 
-fn product(weight: Tensor, out: Tensor) -> Product {
-    Product { weight, rows: None, out }
-}
-
 impl<'a> Lowering<'a> {
     pub(super) fn new(
         model: &'a Qwen35,
@@ -95,23 +98,44 @@ impl<'a> Lowering<'a> {
     /// Products of activations whose rows are those of `spans`. Without shared verification
     /// every column after a prompt reads the weights for itself.
     fn matmul(&mut self, x: Tensor, products: Vec<Product>, spans: &[Span<'_>]) {
-        for (first, count) in self.groups(x.rows, spans) {
-            let part = |p: &Product| Product { out: p.out.slice_rows(first, count), ..p.clone() };
+        for Group { first, count, kind } in self.groups(x.rows, spans) {
+            let part = |p: &Product| Product {
+                out: p.out.slice_rows(first, count),
+                act: self.act(&p.weight, kind),
+                ..p.clone()
+            };
             let products = products.iter().map(part).collect();
             self.push(Op::MatMul { x: x.slice_rows(first, count), products });
         }
     }
 
-    /// Rows that share the weights they are multiplied with, as first and count.
-    fn groups(&self, rows: u32, spans: &[Span<'_>]) -> Vec<(u32, u32)> {
-        if self.switches.shared_verify {
-            return vec![(0, rows)];
+    /// How a weight is multiplied with columns of this kind: as its type asks, or a prompt's in
+    /// tiles.
+    fn act(&self, weight: &Tensor, kind: Kind) -> Act {
+        let own = Act::for_weight(weight.dtype);
+        let tiles = self.switches.prefill_products == PrefillProducts::F16Tile && kind == Kind::Prefill;
+        let float = matches!(weight.dtype, DType::F32 | DType::BF16);
+        if tiles && !float { Act::F16Tile } else { own }
+    }
+
+    /// Rows that share the weights they are multiplied with. A prompt's columns and those behind
+    /// it share them unless they are multiplied otherwise: the kind of column decides that, so a
+    /// column's result is the same whatever else is in its pass.
+    fn groups(&self, rows: u32, spans: &[Span<'_>]) -> Vec<Group> {
+        let one_kind = self.switches.prefill_products == PrefillProducts::Integer;
+        if self.switches.shared_verify && one_kind {
+            return vec![Group { first: 0, count: rows, kind: Kind::Decode }];
         }
-        let mut groups = Vec::new();
+        let mut groups: Vec<Group> = Vec::new();
         for s in spans {
-            match s.segment.kind {
-                Kind::Prefill => groups.push((s.first, s.count)),
-                Kind::Decode => groups.extend((s.first..s.first + s.count).map(|r| (r, 1))),
+            let (first, count, kind) = (s.first, s.count, s.segment.kind);
+            if kind == Kind::Decode && !self.switches.shared_verify {
+                groups.extend((first..first + count).map(|first| Group { first, count: 1, kind }));
+                continue;
+            }
+            match groups.last_mut() {
+                Some(group) if group.kind == kind && self.switches.shared_verify => group.count += count,
+                _ => groups.push(Group { first, count, kind }),
             }
         }
         groups
@@ -192,12 +216,12 @@ impl<'a> Lowering<'a> {
                     let trimmed = mtp.draft.as_ref().filter(|_| self.switches.trimmed_head);
                     let weight = trimmed.map_or(mtp.head, |d| d.matrix);
                     let out = self.arena.take(1, weight.rows);
-                    self.push(Op::MatMul { x: row, products: vec![product(weight, out)] });
+                    self.push(Op::MatMul { x: row, products: vec![Product::new(weight, out)] });
                     Some(out)
                 }
                 DraftHead::Rows(rows) => {
                     let out = self.arena.take(1, rows.len() as u32);
-                    let some = Product { rows: Some(Arc::clone(rows)), ..product(mtp.head, out) };
+                    let some = Product { rows: Some(Arc::clone(rows)), ..Product::new(mtp.head, out) };
                     self.push(Op::MatMul { x: row, products: vec![some] });
                     Some(out)
                 }
@@ -252,16 +276,18 @@ impl<'a> Lowering<'a> {
         self.push(Op::RmsNorm { x, weight: layer.ffn_norm, eps: c.eps, out: h });
         let f = self.arena.take(x.rows, c.ffn);
         if self.switches.fused_swiglu {
-            for (first, count) in self.groups(h.rows, spans) {
+            let (gate, up) = (layer.ffn_gate, layer.ffn_up);
+            for Group { first, count, kind } in self.groups(h.rows, spans) {
                 let part = |t: Tensor| t.slice_rows(first, count);
-                self.push(Op::SwiGlu { x: part(h), gate: layer.ffn_gate, up: layer.ffn_up, out: part(f) });
+                let acts = [self.act(&gate, kind), self.act(&up, kind)];
+                self.push(Op::SwiGlu { x: part(h), gate, up, acts, out: part(f) });
             }
         } else {
             let up = self.arena.take(x.rows, c.ffn);
-            self.matmul(h, vec![product(layer.ffn_gate, f), product(layer.ffn_up, up)], spans);
+            self.matmul(h, vec![Product::new(layer.ffn_gate, f), Product::new(layer.ffn_up, up)], spans);
             self.push(Op::SiluMul { gate: f, up, out: f });
         }
-        self.matmul(f, vec![product(layer.ffn_down, y)], spans);
+        self.matmul(f, vec![Product::new(layer.ffn_down, y)], spans);
         self.push(Op::Add { a: x, b: y, out: x });
         self.arena.release(mark);
     }
@@ -283,7 +309,7 @@ impl<'a> Lowering<'a> {
         let k = self.arena.take(n, kv_width);
         let v = self.arena.take(n, kv_width);
         let out = self.arena.take(n, q_width);
-        self.matmul(h, vec![product(w.q, qg), product(w.k, k), product(w.v, v)], spans);
+        self.matmul(h, vec![Product::new(w.q, qg), Product::new(w.k, k), Product::new(w.v, v)], spans);
         let heads = qg.split_rows(c.heads);
         let q = heads.slice_width(0, c.head_dim);
         let gate = heads.slice_width(c.head_dim, c.head_dim);
@@ -305,7 +331,7 @@ impl<'a> Lowering<'a> {
         }
         let gated = out.split_rows(c.heads);
         self.push(Op::SigmoidMul { x: gated, gate, out: gated });
-        self.matmul(out, vec![product(w.output, y)], spans);
+        self.matmul(out, vec![Product::new(w.output, y)], spans);
     }
 
     /// Gated DeltaNet: convolution over queries, keys and values, then the delta rule.
@@ -319,8 +345,12 @@ impl<'a> Lowering<'a> {
         let decay = self.arena.take(n, c.value_heads);
         let beta = self.arena.take(n, c.value_heads);
         let out = self.arena.take(n, value);
-        let products =
-            vec![product(w.qkv, raw), product(w.gate, z), product(w.alpha, decay), product(w.beta, beta)];
+        let products = vec![
+            Product::new(w.qkv, raw),
+            Product::new(w.gate, z),
+            Product::new(w.alpha, decay),
+            Product::new(w.beta, beta),
+        ];
         self.matmul(h, products, spans);
         for s in spans {
             self.push(Op::Conv {
@@ -365,7 +395,7 @@ impl<'a> Lowering<'a> {
             eps: c.eps,
             out: heads,
         });
-        self.matmul(out, vec![product(w.output, y)], spans);
+        self.matmul(out, vec![Product::new(w.output, y)], spans);
     }
 
     /// Logits of the given rows of `hidden`.
@@ -380,7 +410,7 @@ impl<'a> Lowering<'a> {
         let group = if self.switches.shared_verify { count } else { 1 };
         for first in (0..count).step_by(group as usize) {
             let part = |t: Tensor| t.slice_rows(first, group);
-            self.push(Op::MatMul { x: part(picked), products: vec![product(weight, part(logits))] });
+            self.push(Op::MatMul { x: part(picked), products: vec![Product::new(weight, part(logits))] });
         }
         Some(logits)
     }
@@ -391,7 +421,7 @@ impl<'a> Lowering<'a> {
             for (column, rows) in &s.segment.restricted {
                 let out = self.arena.take(1, rows.len() as u32);
                 let some =
-                    Product { rows: Some(Arc::clone(rows)), ..product(self.model.weights.output, out) };
+                    Product { rows: Some(Arc::clone(rows)), ..Product::new(self.model.weights.output, out) };
                 let x = hidden.slice_rows(s.first + column, 1);
                 self.push(Op::MatMul { x, products: vec![some] });
                 self.lowered.restricted.push(out);
@@ -460,7 +490,7 @@ impl<'a> Lowering<'a> {
             eps: c.eps,
             out: joined.slice_width(c.hidden, c.hidden),
         });
-        self.matmul(joined, vec![product(w.project, x)], entries);
+        self.matmul(joined, vec![Product::new(w.project, x)], entries);
         x
     }
 
@@ -474,7 +504,7 @@ impl<'a> Lowering<'a> {
         let k = self.arena.take(n, width);
         let v = self.arena.take(n, width);
         self.push(Op::RmsNorm { x, weight: w.layer.norm, eps: c.eps, out: h });
-        self.matmul(h, vec![product(attention.k, k), product(attention.v, v)], entries);
+        self.matmul(h, vec![Product::new(attention.k, k), Product::new(attention.v, v)], entries);
         self.turn_keys(attention, k, table);
         for e in entries {
             self.put_cells(e, kv_layer, k, v);
