@@ -13,8 +13,10 @@
 void *memcpy(void *restrict to, const void *restrict from, size_t bytes) {
     uint8_t *t = to;
     const uint8_t *f = from;
-    for (; bytes >= 128; bytes -= 128, t += 128, f += 128) {
-        *(HVX_UVector *)t = *(const HVX_UVector *)f;
+    if (((uintptr_t)t | (uintptr_t)f) % 8 == 0) {
+        for (; bytes >= 8; bytes -= 8, t += 8, f += 8) {
+            *(uint64_t *)t = *(const uint64_t *)f;
+        }
     }
     if (((uintptr_t)t | (uintptr_t)f) % 4 == 0) {
         for (; bytes >= 4; bytes -= 4, t += 4, f += 4) {
@@ -34,9 +36,11 @@ void *__hexagon_memcpy_likely_aligned_min32bytes_mult8bytes(void *restrict to, c
 void *memset(void *to, int value, size_t bytes) {
     uint8_t *t = to;
     uint32_t word = (uint8_t)value * 0x01010101u;
-    HVX_Vector vector = Q6_V_vsplat_R((int)word);
-    for (; bytes >= 128; bytes -= 128, t += 128) {
-        *(HVX_UVector *)t = vector;
+    uint64_t two = (uint64_t)word << 32 | word;
+    if ((uintptr_t)t % 8 == 0) {
+        for (; bytes >= 8; bytes -= 8, t += 8) {
+            *(uint64_t *)t = two;
+        }
     }
     if ((uintptr_t)t % 4 == 0) {
         for (; bytes >= 4; bytes -= 4, t += 4) {
