@@ -28,6 +28,9 @@ inline_always uint32_t bits_of_float(float f) {
 /* Exact. */
 inline_always float float_of_half(uint32_t h) {
     uint32_t sign = (h & 0x8000) << 16, rest = (h & 0x7fff) << 13;
+    if (rest - 0x00800000 < 0x0f000000) { /* normal */
+        return float_of_bits(sign | (rest + (112u << 23)));
+    }
     if (rest >= 0x0f800000) { /* infinite or not a number */
         return float_of_bits(sign | 0x7f800000 | rest);
     }
@@ -146,12 +149,11 @@ inline_always floats floats_of_words(words a) { return soft_of_words(a); }
 inline_always floats floats_of_halves(words h) { return soft_of_halves(words_and(h, words_splat(0xffff))); }
 inline_always floats floats_load(const float *p) { return *(const HVX_UVector *)p; }
 
+/* The scalar unit adds few floats sooner than soft_add adds many. */
+#define FOLD_LANES
+
 /* Not as a vector: words_store says why. */
-inline_always void floats_store(float *p, floats v) {
-    for (int i = 0; i < LANES; i++) {
-        p[i] = float_of_bits(words_lane(v, i));
-    }
-}
+inline_always void floats_store(float *p, floats v) { words_store_lanes(p, v); }
 
 #else
 
@@ -250,10 +252,23 @@ inline_always floats floats_abs(floats a) {
 
 /* scalar/mod.rs `fold` of lanes 0 to 15. */
 inline_always float floats_fold16(floats v) {
+#ifdef FOLD_LANES
+    float part[16];
+    for (int i = 0; i < 16; i++) {
+        part[i] = float_of_bits(words_lane(v, i));
+    }
+    for (int half = 8; half > 0; half /= 2) {
+        for (int i = 0; i < half; i++) {
+            part[i] += part[i + half];
+        }
+    }
+    return part[0];
+#else
     for (int half = 8; half > 0; half /= 2) {
         v = floats_add(v, floats_down(v, half));
     }
     return floats_first(v);
+#endif
 }
 
 /* scalar/float.rs `exp`. */

@@ -40,13 +40,17 @@ inline_always words words_splat(uint32_t x) {
     return v;
 }
 
-/* Lane by lane for the same reason. */
-inline_always void words_store(void *p, words v) {
-    uint32_t *to = (uint32_t *)((uintptr_t)p & ~(uintptr_t)127);
-    for (int i = 0; i < LANES; i++) {
-        to[i] = words_lane(v, i);
+/* Lane by lane for the same reason; and a packet each, for it looks at the memory of two stores in
+ * one before it runs them. To any address of a word. */
+inline_always void words_store_lanes(void *p, words v) {
+    uint32_t *to = p;
+#pragma clang loop unroll(disable)
+    for (int i = 0; i < LANES; i++, to++) {
+        __asm__ volatile("memw(%0) = %1" : : "r"(to), "r"(words_lane(v, i)) : "memory");
     }
 }
+
+inline_always void words_store(void *p, words v) { words_store_lanes((void *)((uintptr_t)p & ~(uintptr_t)127), v); }
 #endif
 inline_always words words_and(words a, words b) { return Q6_V_vand_VV(a, b); }
 inline_always words words_or(words a, words b) { return Q6_V_vor_VV(a, b); }
