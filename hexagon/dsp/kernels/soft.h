@@ -75,7 +75,9 @@ inline_always words soft_sub(words a, words b) { return soft_add(a, words_xor(b,
 /* One by one, where an operand or a result is subnormal or not finite. */
 inline_always words soft_each(words a, words b, bool divided) {
     words r = a;
-#pragma clang loop unroll(disable)
+#ifdef __HVX__
+#pragma clang loop unroll(disable) /* little code for what happens rarely */
+#endif
     for (int i = 0; i < LANES; i++) {
         uint32_t x = words_lane(a, i), y = words_lane(b, i);
         float f, g;
