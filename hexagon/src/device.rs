@@ -277,9 +277,11 @@ impl Hexagon {
                 reply.value, self.counters.batches
             )));
         }
-        self.counters.instructions += reply.instructions;
-        self.counters.vector_instructions += reply.vector_instructions;
-        self.counters.dma_bytes += reply.limit;
+        // The other side's numbers, whatever they are.
+        let counters = &mut self.counters;
+        counters.instructions = counters.instructions.wrapping_add(reply.instructions);
+        counters.vector_instructions = counters.vector_instructions.wrapping_add(reply.vector_instructions);
+        counters.dma_bytes = counters.dma_bytes.wrapping_add(reply.limit);
         Ok(())
     }
 

@@ -1,5 +1,5 @@
-//! The DSP's own test programs: the queue (`dsp/test/queue.c`), hostile packets
-//! (`dsp/test/packets.c`). What `cargo xtask hexagon` has not built is listed as
+//! The DSP's own test programs: soft floats (`dsp/test/floats.c`), the queue
+//! (`dsp/test/queue.c`), hostile packets (`dsp/test/packets.c`). What `cargo xtask hexagon` has not built is listed as
 //! ignored: not run, and never counted as passed.
 
 mod built;
@@ -23,7 +23,9 @@ fn is_caught(output: &Output) -> bool {
 fn main() {
     let built = built();
     let qemu = built.join("qemu/usr/bin/qemu-hexagon");
-    let programs: [(&str, &str, bool, &[&str], Verdict); 9] = [
+    let programs: [(&str, &str, bool, &[&str], Verdict); 11] = [
+        ("soft_floats_are_this_machines", "floats", false, &["50000"], passes),
+        ("soft_floats_are_the_scalar_units::v73", "floats-v73", true, &["3000"], passes),
         ("products_through_tiles_are_plain_sums", "tiles", false, &[], passes),
         ("products_through_tiles_are_plain_sums::v73", "tiles-v73", true, &[], passes),
         ("the_librarys_own_arithmetic_is_this_machines", "arithmetic", false, &[], passes),

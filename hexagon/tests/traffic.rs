@@ -66,13 +66,15 @@ fn product(x: Tensor, weight: Tensor, out: Tensor) -> Op {
 }
 
 /// Vector instructions that fetch and unpack a block of 32 rows, read off `dsp/kernels/product.c`:
-/// loads, masks and shifts of quants and integer scales. The block's inputs.
+/// loads, masks and shifts of quants and integer scales; and those that make floats of a vector of
+/// halves (`dsp/kernels/soft.h`), 32 at least. The block's inputs.
 fn unpacking(dtype: DType) -> (u64, u32) {
+    const HALVES: u64 = 32;
     match dtype {
-        DType::Q8_0 => (9, 32),
-        DType::Q4_0 => (17, 32),
-        DType::Q4_K => (161, 256),
-        _ => (384, 256),
+        DType::Q8_0 => (9 + HALVES, 32),
+        DType::Q4_0 => (17 + HALVES, 32),
+        DType::Q4_K => (161 + HALVES, 256),
+        _ => (384 + HALVES, 256),
     }
 }
 

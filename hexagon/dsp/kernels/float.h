@@ -1,9 +1,9 @@
 /* Vectors of 32 single floats: the one place that knows whether HVX float exists.
  *
- * qemu-hexagon traps on most HVX float instructions and gets the rest wrong, so emulator and
- * host use the soft form: lane by lane IEEE singles, one rounding an operation, which makes
- * every kernel equal to the scalar reference to the bit. The HVX form (TANDEM_HVX_FLOAT, the
- * phone) has IEEE add, sub and multiply from v79 on and qf32 before; division there is a
+ * qemu-hexagon traps on most HVX float instructions and gets the rest wrong, so the emulator's
+ * program has IEEE singles made of integer vectors (soft.h), and the host has its own floats, lane by
+ * lane: one rounding an operation, which makes every kernel equal to the scalar reference to the
+ * bit. The HVX form (TANDEM_HVX_FLOAT, the phone) has IEEE add, sub and multiply from v79 on and qf32 before; division there is a
  * reciprocal refined twice, so it promises a relative bound only.
  *
  * The build turns contraction into fused multiply-add off, and vectorisation by the compiler
@@ -28,6 +28,9 @@ inline_always uint32_t bits_of_float(float f) {
 /* Exact. */
 inline_always float float_of_half(uint32_t h) {
     uint32_t sign = (h & 0x8000) << 16, rest = (h & 0x7fff) << 13;
+    if (rest - 0x00800000 < 0x0f000000) { /* normal */
+        return float_of_bits(sign | (rest + (112u << 23)));
+    }
     if (rest >= 0x0f800000) { /* infinite or not a number */
         return float_of_bits(sign | 0x7f800000 | rest);
     }
@@ -136,6 +139,34 @@ inline_always floats floats_mac(floats acc, floats a, floats b) { return floats_
 inline_always floats floats_load(const float *p) { return *(const HVX_UVector *)p; }
 inline_always void floats_store(float *p, floats v) { *(HVX_UVector *)p = v; }
 
+#elif defined(__HVX__)
+
+#include "soft.h"
+
+typedef words floats;
+
+inline_always words floats_bits(floats a) { return a; }
+inline_always floats floats_of_bits(words a) { return a; }
+inline_always floats floats_splat(float x) { return words_splat(bits_of_float(x)); }
+inline_always floats floats_add(floats a, floats b) { return soft_add(a, b); }
+inline_always floats floats_sub(floats a, floats b) { return soft_sub(a, b); }
+inline_always floats floats_mul(floats a, floats b) { return soft_mul(a, b); }
+inline_always floats floats_div(floats a, floats b) { return soft_div(a, b); }
+inline_always floats floats_max(floats a, floats b) { return soft_max(a, b); }
+inline_always floats floats_min(floats a, floats b) { return soft_min(a, b); }
+inline_always floats floats_above(floats a, floats b) { return words_and(soft_above(a, b), floats_splat(1.0f)); }
+inline_always floats floats_mac(floats acc, floats a, floats b) { return soft_add(acc, soft_mul(a, b)); }
+inline_always floats floats_down(floats a, int n) { return Q6_V_vror_VR(a, n * 4); }
+inline_always floats floats_of_words(words a) { return soft_of_words(a); }
+inline_always floats floats_of_halves(words h) { return soft_of_halves(words_and(h, words_splat(0xffff))); }
+inline_always floats floats_load(const float *p) { return *(const HVX_UVector *)p; }
+
+/* The scalar unit adds few floats sooner than soft_add adds many. */
+#define FOLD_LANES
+
+/* Not as a vector: words_store says why. */
+inline_always void floats_store(float *p, floats v) { words_store_lanes(p, v); }
+
 #else
 
 typedef struct {
@@ -226,9 +257,13 @@ inline_always void floats_store_some(float *p, floats v, uint32_t n) {
 }
 
 inline_always float floats_first(floats v) {
+#ifdef __HVX__
+    return float_of_bits(words_lane(floats_bits(v), 0));
+#else
     float some[LANES] __attribute__((aligned(128)));
     floats_store(some, v);
     return some[0];
+#endif
 }
 
 inline_always floats floats_abs(floats a) {
@@ -237,10 +272,23 @@ inline_always floats floats_abs(floats a) {
 
 /* scalar/mod.rs `fold` of lanes 0 to 15. */
 inline_always float floats_fold16(floats v) {
+#ifdef FOLD_LANES
+    float part[16];
+    for (int i = 0; i < 16; i++) {
+        part[i] = float_of_bits(words_lane(v, i));
+    }
+    for (int half = 8; half > 0; half /= 2) {
+        for (int i = 0; i < half; i++) {
+            part[i] += part[i + half];
+        }
+    }
+    return part[0];
+#else
     for (int half = 8; half > 0; half /= 2) {
         v = floats_add(v, floats_down(v, half));
     }
     return floats_first(v);
+#endif
 }
 
 /* scalar/float.rs `exp`. */

@@ -67,7 +67,7 @@ inline_always void block_32(uint32_t dtype, const uint8_t *tile, uint32_t width,
         }
     }
     for (uint32_t c = 0; c < columns; c++) {
-        out[c] = acc[c];
+        words_store(out + c, floats_bits(acc[c]));
     }
 }
 
@@ -123,7 +123,7 @@ inline_always void block_k4(uint32_t dtype, const uint8_t *tile, uint32_t width,
         }
     }
     for (uint32_t c = 0; c < columns; c++) {
-        out[c] = acc[c];
+        words_store(out + c, floats_bits(acc[c]));
     }
 }
 
@@ -173,37 +173,40 @@ inline_always void block_k6(const uint8_t *tile, uint32_t width, const struct co
         }
     }
     for (uint32_t c = 0; c < columns; c++) {
-        out[c] = acc[c];
+        words_store(out + c, floats_bits(acc[c]));
     }
+}
+
+/* *to + w * x */
+inline_always void mac_to(floats *to, floats w, float x) {
+    words_store(to, floats_bits(floats_mac(*to, w, floats_splat(x))));
 }
 
 /* F32, F16, BF16: sixteen partial sums a lane, value i to partial i % 16. */
 inline_always void plain(uint32_t dtype, const uint8_t *tile, uint32_t width, const float *x, floats *out) {
     floats part[16];
     for (int i = 0; i < 16; i++) {
-        part[i] = floats_splat(0.0f);
+        words_store(part + i, words_splat(0));
     }
     const uint32_t step = packed_block(dtype);
     for (uint32_t i = 0; i < width; i += step, tile += 128) {
         words w = words_load(tile);
         if (dtype == TDM_F32) {
-            part[i % 16] = floats_mac(part[i % 16], floats_of_bits(w), floats_splat(x[i]));
+            mac_to(part + i % 16, floats_of_bits(w), x[i]);
             continue;
         }
-        floats first = dtype == TDM_F16 ? floats_of_halves(w) : floats_of_bits(words_shl(w, 16));
-        part[i % 16] = floats_mac(part[i % 16], first, floats_splat(x[i]));
+        mac_to(part + i % 16, dtype == TDM_F16 ? floats_of_halves(w) : floats_of_bits(words_shl(w, 16)), x[i]);
         if (i + 1 < width) {
-            floats second = dtype == TDM_F16 ? floats_of_halves(words_shr(w, 16))
-                                             : floats_of_bits(words_and(w, words_splat(0xffff0000)));
-            part[(i + 1) % 16] = floats_mac(part[(i + 1) % 16], second, floats_splat(x[i + 1]));
+            mac_to(part + (i + 1) % 16, dtype == TDM_F16 ? floats_of_halves(words_shr(w, 16))
+                                                         : floats_of_bits(words_and(w, words_splat(0xffff0000))), x[i + 1]);
         }
     }
     for (int half = 8; half > 0; half /= 2) {
         for (int i = 0; i < half; i++) {
-            part[i] = floats_add(part[i], part[i + half]);
+            words_store(part + i, floats_bits(floats_add(part[i], part[i + half])));
         }
     }
-    *out = part[0];
+    words_store(out, floats_bits(part[0]));
 }
 
 /* A body for each number of columns, so that loops over columns unroll into registers. */
