@@ -197,6 +197,9 @@ static bool tiles_room(const struct executor *e, const struct packet *p, const s
     const uint32_t *params = p->head->params;
     const uint64_t columns = least(params[0], tile_blocks(p->tensors[0].rows));
     const uint64_t rows = (uint64_t)least(params[1], tile_blocks(w->outputs)) * w->count, depth = params[2];
+    if (columns * (TILE / 2) > POOL_TASKS || columns * rows > POOL_TASKS) {
+        return no_room(f, columns * (rows > TILE / 2 ? rows : TILE / 2), POOL_TASKS);
+    }
     uint64_t bytes = (1 + columns * rows + (columns + rows) * depth) * TILE_BYTES;
     bytes += params[3] != 0 ? 2 * e->pool.workers * largest_bytes(w) : 0;
     return bytes <= e->vtcm_bytes || no_room(f, bytes, e->vtcm_bytes);

@@ -1,4 +1,4 @@
-//! Copies of weights in the order that the kernels read best, made when a program first
+//! Copies of weights in the order that the kernels read best, made when a program is prepared or first
 //! multiplies with them.
 //!
 //! ```text

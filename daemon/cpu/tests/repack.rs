@@ -96,7 +96,7 @@ fn what_is_prepared_is_there_before_a_program_runs() {
         let out = Tensor::dense(out, 0, DType::F32, 1, rows);
         program.push(Op::MatMul {
             x: Tensor::dense(x, 0, DType::F32, 1, WIDTH),
-            products: vec![Product { weight, rows: None, out }],
+            products: vec![Product::new(weight, out)],
         });
         program
     };

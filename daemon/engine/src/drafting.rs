@@ -254,12 +254,13 @@ impl Drafter {
         Step { column: cursor.steps, hidden: cursor.hidden.take(), head }
     }
 
-    /// Takes what the step brought; nothing where the model cannot draft.
+    /// Takes what the step brought; nothing where the model cannot draft. `rates` are the client's and
+    /// those of all.
     pub(crate) fn stepped(
         &mut self,
         output: Option<DraftOutput>,
         generation: &mut Generation,
-        rates: &mut Rates,
+        rates: [&mut Rates; 2],
         terms: Terms<'_>,
     ) {
         let (Some(output), Some(mut cursor)) = (output, self.mtp.take()) else { return };
@@ -281,7 +282,9 @@ impl Drafter {
             let id = best.map(|(id, _)| id).filter(|id| generation.may_follow(*id, terms.tokenizer));
             if id.is_none() {
                 // It would draft the answer's end, or nothing that is allowed: paid for all the same.
-                rates.note(Source::Mtp(cursor.steps), false);
+                for rates in rates {
+                    rates.note(Source::Mtp(cursor.steps), false);
+                }
                 return;
             }
             cursor.draft = id;

@@ -31,7 +31,8 @@ pub enum RollbackPrefill {
 
 /// How a prompt's columns are multiplied with quantized and F16 weights. A numeric choice, as
 /// [`KvType`] is: the same on every device. Decode and verify columns, the output head and weights
-/// of other types always round as the weight's type asks.
+/// of other types always round as the weight's type asks, and so do prompt columns that
+/// [`RollbackPrefill`] has go one by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PrefillProducts {

@@ -61,6 +61,11 @@ impl Device for Gated {
         self.heard(done)
     }
 
+    fn prepare(&mut self, program: &Program) -> Result<(), DeviceError> {
+        let done = self.device.prepare(program);
+        self.heard(done)
+    }
+
     fn submit(&mut self, program: &Program) -> Result<Ticket, DeviceError> {
         self.gate.enter()?;
         match self.device.submit(program) {

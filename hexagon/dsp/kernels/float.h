@@ -122,11 +122,12 @@ inline_always floats floats_of_halves(words h) {
 inline_always words halves_of_floats(floats a) {
     words sign = words_and(words_shr(a, 16), words_splat(0x8000)), rest = words_and(a, words_splat(0x7fffffff));
     words odd = words_add(words_splat(0xfff), words_and(words_shr(rest, 13), words_splat(1)));
+    words nan = words_or(words_splat(0x7e00), words_and(words_shr(rest, 13), words_splat(0x3ff)));
     words h = words_shr(words_add(words_sub(rest, words_splat(0x38000000)), odd), 13);
     words small = words_sub(floats_add(rest, floats_splat(0.5f)), words_splat(0x3f000000));
     h = Q6_V_vmux_QVV(Q6_Q_vcmp_gt_VwVw(words_splat(0x38800000), rest), small, h);
     h = Q6_V_vmux_QVV(Q6_Q_vcmp_gt_VwVw(rest, words_splat(0x477fefff)), words_splat(0x7c00), h);
-    h = Q6_V_vmux_QVV(Q6_Q_vcmp_gt_VwVw(rest, words_splat(0x7f800000)), words_splat(0x7e00), h);
+    h = Q6_V_vmux_QVV(Q6_Q_vcmp_gt_VwVw(rest, words_splat(0x7f800000)), nan, h);
     return words_or(sign, h);
 }
 
@@ -159,6 +160,7 @@ inline_always floats floats_mac(floats acc, floats a, floats b) { return soft_ad
 inline_always floats floats_down(floats a, int n) { return Q6_V_vror_VR(a, n * 4); }
 inline_always floats floats_of_words(words a) { return soft_of_words(a); }
 inline_always floats floats_of_halves(words h) { return soft_of_halves(words_and(h, words_splat(0xffff))); }
+inline_always words halves_of_floats(floats a) { return soft_halves(a); }
 inline_always floats floats_load(const float *p) { return *(const HVX_UVector *)p; }
 
 /* The scalar unit adds few floats sooner than soft_add adds many. */

@@ -27,7 +27,7 @@ void port_tiles_clear(const uint32_t *scales) {
     scale = floats_of_halves(w);
     bias = floats_of_halves(words_shr(w, 16));
     for (uint32_t row = 0; row < TILE; row++) {
-        sums[row] = floats_splat(0.0f);
+        words_store(&sums[row], floats_bits(floats_splat(0.0f)));
     }
 }
 
@@ -37,15 +37,15 @@ void port_tiles_add(const uint16_t *a, const uint16_t *w, uint32_t depth) {
         floats weights[TILE];
         for (uint32_t i = 0; i < TILE; i += 2) {
             const words pair = words_load(w + tile_place(i, 0));
-            weights[i] = floats_of_halves(pair);
-            weights[i + 1] = floats_of_halves(words_shr(pair, 16));
+            words_store(&weights[i], floats_bits(floats_of_halves(pair)));
+            words_store(&weights[i + 1], floats_bits(floats_of_halves(words_shr(pair, 16))));
         }
         for (uint32_t row = 0; row < TILE; row++) {
             floats sum = sums[row];
             for (uint32_t i = 0; i < TILE; i++) {
                 sum = floats_mac(sum, weights[i], floats_splat(float_of_half(a[tile_place(row, i)])));
             }
-            sums[row] = sum;
+            words_store(&sums[row], floats_bits(sum));
         }
     }
 }

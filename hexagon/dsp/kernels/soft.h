@@ -169,6 +169,20 @@ inline_always words soft_of_halves(words h) {
     return words_or(sign, soft_select(soft_less(m, words_splat(SOFT_UNIT)), small, normal));
 }
 
+/* half_of_float of each lane, in its low 16 bits. */
+inline_always words soft_halves(words a) {
+    words sign = words_and(words_shr(a, 16), words_splat(0x8000)), m = words_and(a, words_splat(SOFT_MAGNITUDE));
+    words odd = words_and(words_shr(m, 13), words_splat(1));
+    words h = words_shr(words_add(words_sub(m, words_splat(0x38000000 - 0xfff)), odd), 13);
+    /* A subnormal half: the sum with 0.5 aligns and rounds. */
+    words small = words_sub(soft_add(m, words_splat(0x3f000000)), words_splat(0x3f000000));
+    h = soft_select(soft_less(m, words_splat(0x38800000)), small, h);
+    h = soft_select(soft_less(words_splat(0x477fefff), m), words_splat(0x7c00), h);
+    words nan = words_or(words_splat(0x7e00), words_and(words_shr(m, 13), words_splat(0x3ff)));
+    h = soft_select(soft_less(words_splat(SOFT_INFINITE), m), nan, h);
+    return words_or(sign, h);
+}
+
 /* All ones where a > b; where one of them is NaN, 0. */
 inline_always words soft_above(words a, words b) {
     words sa = words_sar(a, 31), sb = words_sar(b, 31);

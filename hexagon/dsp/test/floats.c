@@ -49,7 +49,7 @@ static void compare(const char *what, words found, const uint32_t *a, const uint
 #define EACH(result)                                                     \
     for (int i = 0; i < LANES; i++) {                                    \
         volatile float x = float_of_bits(a[i]), y = float_of_bits(b[i]); \
-        (void)x, (void)y;                                                         \
+        (void)x, (void)y;                                                \
         want[i] = (result);                                              \
     }
 
@@ -80,6 +80,15 @@ int main(int argc, char **argv) {
         compare("smaller", soft_min(va, vb), a, b, want);
         EACH(bits_of_float(float_of_half(a[i] & 0xffff)))
         compare("widened half", soft_of_halves(va), a, b, want);
+        /* From far below the smallest half to beyond the largest. */
+        for (int i = 0; i < LANES; i++) {
+            a[i] = n % 2 ? 0x32000000 + random_word() % 0x17000000 : a[i];
+            a[i] ^= random_word() & 0x80000000;
+            a[i] &= random_word() % 4 ? ~0u : 0xfffff000; /* ties */
+        }
+        va = words_load(a);
+        EACH(half_of_float(x))
+        compare("narrowed half", soft_halves(va), a, b, want);
         for (int i = 0; i < LANES; i++) {
             a[i] = random_word() >> random_word() % 32;
             a[i] = random_word() % 2 ? a[i] : 0u - a[i];

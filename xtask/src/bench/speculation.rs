@@ -363,7 +363,7 @@ fn forms(args: &Args, model: &Path) -> Result<Forms, DemoError> {
         subjects.push(Subject::start(args, model, settings)?);
     }
     let mut forms = Forms(Default::default());
-    // The first prompt finds weights that are not repacked yet.
+    // The first prompt finds caches and pages that are cold.
     for i in 0..=args.prompts.max(1) {
         // No prompt begins as one before, so nothing is restored.
         let prompt: Vec<u32> = (0..FORM_PROMPT).map(|j| (i * 31 + j * 29) % 257).collect();

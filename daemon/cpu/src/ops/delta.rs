@@ -146,7 +146,8 @@ impl Rule {
                     None => (own, NOWHERE),
                 };
                 let last = streams && t + 1 == self.columns && kept.is_some();
-                // SAFETY: the caller's contract; column `t` exists. `to` is scratch or a state
+                // SAFETY: the caller's contract; column `t` exists. What is streamed is apart as the kernel
+                // asks, or `streams` would be false; only then `to` may be null. `to` is scratch or a state
                 // output, which overlaps no input; where it is `from`, the kernel allows it.
                 unsafe {
                     (self.kernels.delta_token)(&DeltaToken {
@@ -167,6 +168,9 @@ impl Rule {
                         out: self.out(t, head).add(first),
                     });
                     for (_, again) in saves {
+                        if streams {
+                            settle();
+                        }
                         self.copy_state(kept.unwrap_or(to), slice(self.head(again, head)), width);
                     }
                 }

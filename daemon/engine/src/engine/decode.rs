@@ -117,7 +117,8 @@ impl Engine {
                 let output = outputs.next();
                 let Some(entry) = self.slots.get_mut(id) else { continue };
                 let Some(job) = entry.jobs.front_mut() else { continue };
-                drafter.stepped(output, &mut job.generation, &mut entry.rates, terms);
+                let rates = [&mut entry.rates, &mut self.rates];
+                drafter.stepped(output, &mut job.generation, rates, terms);
             }
         }
         let mut chains = Vec::with_capacity(drafters.len());

@@ -46,7 +46,7 @@ pub(super) fn states(
         .map(|after| {
             let mut to = case.output(r, DType::F32, rows, width);
             if dense {
-                to.stride = width;
+                (to.stride, to.offset) = (width, 0);
             }
             StateOut { after, to }
         })
