@@ -104,7 +104,7 @@ fn replay(trace: &Path, device: &str, built: &Path) -> Vec<Value> {
 }
 
 /// Whole episodes of the demo trace, on the DSP's program and on the CPU. `most` episodes, of all
-/// those with the fewest steps: under emulation a prompt's token costs a fifth of a second.
+/// those with the fewest steps: under emulation a prompt's token costs a tenth of a second.
 fn answers_are_those_of_the_cpu(built: &Path, most: usize) {
     let trace = Trace::read(&demo_trace());
     let folder = tempfile::tempdir().unwrap();

@@ -132,7 +132,10 @@ fn no_budget_is_exceeded_with_many_slots() {
 fn an_unload_gives_everything_back_and_the_next_answer_is_the_same() {
     let steps = trace(1);
     let mut e = engine(EngineOptions::default());
+    let opened = e.executor().device_bytes();
+    e.unload().expect("unloaded");
     let empty = e.executor().device_bytes();
+    assert!(empty < opened, "weights that were repacked at the opening are given back too");
     let slot = open(&mut e, 1);
     let before = ask(&mut e, slot, &steps[0].0);
     assert!(e.executor().device_bytes() > empty);

@@ -47,6 +47,7 @@ fn weights_are_repacked_when_the_model_is_opened() {
     let folder = tempfile::tempdir().expect("a folder");
     let (path, cache) = (folder.path().join("tiny.gguf"), folder.path().join("weights"));
     Synth { size: Size::Tiny, quant: Quant::Q4_0, tokenizer: None, seed: 2 }.write(&path).expect("written");
+    std::fs::create_dir(&cache).expect("a folder");
     let device =
         Cpu::new(CpuConfig { cache: Some(cache.clone()), ..CpuConfig::default() }).expect("the CPU device");
     let mut engine = Engine::open(&path, Box::new(device), EngineOptions::default()).expect("it loads");
