@@ -191,10 +191,12 @@ fn pass(
     let cells = f(CELLS, 256)?;
     let k = Tensor { dtype: DType::F16, width: 512, stride: 512, ..cells };
     let mut p = Program::new();
-    let product = |weight, out| Product::new(weight, out);
     for (i, layer) in layers.iter().enumerate() {
         p.push(Op::RmsNorm { x, weight: norm, eps: 1e-6, out: y });
-        p.push(Op::MatMul { x: y, products: vec![product(layer.mix, mixed), product(layer.gate, z)] });
+        p.push(Op::MatMul {
+            x: y,
+            products: vec![Product::new(layer.mix, mixed), Product::new(layer.gate, z)],
+        });
         if i % 4 == 3 {
             let past = CELLS - n - 1;
             let cell = k.slice_rows(past, n).slice_width(0, 512);
@@ -249,18 +251,18 @@ fn pass(
                 out: by_head(core),
             });
         }
-        p.push(Op::MatMul { x: core, products: vec![product(layer.out, y)] });
+        p.push(Op::MatMul { x: core, products: vec![Product::new(layer.out, y)] });
         p.push(Op::Add { a: x, b: y, out: x });
         p.push(Op::RmsNorm { x, weight: norm, eps: 1e-6, out: y });
         let [gate, up, _] = layer.ffn;
         p.push(Op::SwiGlu { x: y, gate, up, acts: Act::for_weights([gate, up]), out: wide });
-        p.push(Op::MatMul { x: wide, products: vec![product(layer.ffn[2], y)] });
+        p.push(Op::MatMul { x: wide, products: vec![Product::new(layer.ffn[2], y)] });
         p.push(Op::Add { a: x, b: y, out: x });
         // Keeps values ordinary over 24 layers of random weights.
         p.push(Op::RmsNorm { x, weight: norm, eps: 1e-6, out: x });
     }
     p.push(Op::Gather { x, rows: Arc::new([n - 1]), out: last });
-    p.push(Op::MatMul { x: last, products: vec![product(head, logits)] });
+    p.push(Op::MatMul { x: last, products: vec![Product::new(head, logits)] });
     Ok((p, made))
 }
 

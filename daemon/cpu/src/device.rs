@@ -185,11 +185,8 @@ impl Device for Cpu {
     }
 
     fn submit(&mut self, program: &Program) -> Result<Ticket, DeviceError> {
-        program.validate(&|id| self.context.store.info(id))?;
+        self.prepare(program)?;
         for op in &program.ops {
-            if self.repack {
-                self.context.repack(op)?;
-            }
             let start = Instant::now();
             self.context.run(op)?;
             self.count(op.name(), start.elapsed().as_nanos() as u64);

@@ -253,27 +253,29 @@ impl Simd for Avx2 {
         })
     }
 
+    /// Sums wrap in 16 bits on the way; what they end with fits, and that is all that is asked.
     #[inline(always)]
-    unsafe fn dot_nibbles<const C: usize>(
-        w: impl Vectors<Self>,
-        x: &[*const i8; C],
-        starts: &[*const i32; C],
-    ) -> [Self::I; C] {
-        // SAFETY: the caller's contract, passed on. What a lane ends with fits: 16 values times a
-        // weight less 4, and -4 times the other 16, are at most 16 * (11 + 4) * 127.
-        unsafe { from_starts::<8, C>(w, x, starts, _mm256_set1_epi16(1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn dot_sixes<const C: usize>(
+    unsafe fn dot_from<const DWORDS: usize, const BITS: u32, const SCALED: bool, const C: usize>(
         w: impl Vectors<Self>,
         x: &[*const i8; C],
         starts: &[*const i32; C],
         scale: Self::I,
     ) -> [Self::I; C] {
-        // SAFETY: the caller's contract, passed on. What a lane ends with fits: 8 values times a
-        // weight less 32 are at most 8 * 32 * 127.
-        unsafe { from_starts::<4, C>(w, x, starts, scale) }
+        level!({
+            let mut sums = [_mm256_setzero_si256(); C];
+            for c in 0..C {
+                sums[c] = _mm256_set1_epi32(*starts[c]);
+            }
+            for j in 0..DWORDS {
+                let w = w.at(j);
+                for c in 0..C {
+                    let x = x[c].add(4 * j).cast::<i32>().read_unaligned();
+                    sums[c] = _mm256_add_epi16(sums[c], _mm256_maddubs_epi16(w, _mm256_set1_epi32(x)));
+                }
+            }
+            let factor = if SCALED { scale } else { _mm256_set1_epi16(1) };
+            sums.map(|sums| _mm256_madd_epi16(sums, factor))
+        })
     }
 
     #[inline(always)]
@@ -306,31 +308,6 @@ impl Simd for Avx2 {
             out
         })
     }
-}
-
-/// `scale` times the sum of `starts` and `w * x` over `4 * DWORDS` values. Sums wrap in 16 bits on
-/// the way, so what they end with has to fit, nothing else.
-#[inline(always)]
-unsafe fn from_starts<const DWORDS: usize, const C: usize>(
-    w: impl Vectors<Avx2>,
-    x: &[*const i8; C],
-    starts: &[*const i32; C],
-    scale: __m256i,
-) -> [__m256i; C] {
-    level!({
-        let mut sums = [_mm256_setzero_si256(); C];
-        for c in 0..C {
-            sums[c] = _mm256_set1_epi32(*starts[c]);
-        }
-        for j in 0..DWORDS {
-            let w = w.at(j);
-            for c in 0..C {
-                let x = x[c].add(4 * j).cast::<i32>().read_unaligned();
-                sums[c] = _mm256_add_epi16(sums[c], _mm256_maddubs_epi16(w, _mm256_set1_epi32(x)));
-            }
-        }
-        sums.map(|sums| _mm256_madd_epi16(sums, scale))
-    })
 }
 
 super::table!(Avx2, [#[target_feature(enable = "avx2,f16c")]]);

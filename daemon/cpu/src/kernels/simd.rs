@@ -116,30 +116,14 @@ pub(crate) trait Simd: Copy {
     /// The 16 bytes at `rows[lane] + at` as four vectors, a lane a row.
     unsafe fn transpose(rows: &[*const u8; WIDTH], at: usize) -> [Self::I; 4];
 
-    /// As [`Simd::dot`] with four bits, unscaled, less `8 * sum(x)`: of values from -8 to 7 that are
-    /// stored as nibbles. `starts[c]` is -4 times the sum of the 32 bytes at `x[c]`, twice as `i16`.
+    /// As [`Simd::dot`], with `scale` times what `starts` hold added: of values that are stored from 0
+    /// on though they are not, the offset times the sum of `x`, taken off beforehand.
+    ///
+    /// `starts[c]` are two `i16`, to which the products of the first two of every four values, and
+    /// of the others, are added; what either ends with fits in 16 bits. `scale` is all 1 where not
+    /// `SCALED`.
     #[inline(always)]
-    unsafe fn dot_nibbles<const C: usize>(
-        w: impl Vectors<Self>,
-        x: &[*const i8; C],
-        starts: &[*const i32; C],
-    ) -> [Self::I; C] {
-        // SAFETY: the caller's contract, passed on.
-        unsafe {
-            let one = Self::splat_i(0x0001_0001);
-            let mut out = Self::dot::<8, 4, false, C>(w, x, one);
-            for c in 0..C {
-                out[c] = Self::add_i(out[c], Self::madd(Self::splat_i(*starts[c]), one));
-            }
-            out
-        }
-    }
-
-    /// As [`Simd::dot`] with six bits over 16 values, less `scale * 32 * sum(x)`: of values from
-    /// -32 to 31 that are stored from 0 on. `starts[c]` is -32 times the sum of the 16 bytes at
-    /// `x[c]` in two `i16`: of the first two of every four bytes, and of the others.
-    #[inline(always)]
-    unsafe fn dot_sixes<const C: usize>(
+    unsafe fn dot_from<const DWORDS: usize, const BITS: u32, const SCALED: bool, const C: usize>(
         w: impl Vectors<Self>,
         x: &[*const i8; C],
         starts: &[*const i32; C],
@@ -147,7 +131,7 @@ pub(crate) trait Simd: Copy {
     ) -> [Self::I; C] {
         // SAFETY: the caller's contract, passed on.
         unsafe {
-            let mut out = Self::dot::<4, 6, true, C>(w, x, scale);
+            let mut out = Self::dot::<DWORDS, BITS, SCALED, C>(w, x, scale);
             for c in 0..C {
                 out[c] = Self::add_i(out[c], Self::madd(Self::splat_i(*starts[c]), scale));
             }

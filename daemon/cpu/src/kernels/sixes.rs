@@ -51,7 +51,7 @@ unsafe fn sixteen<S: Simd, const R: u32, const C: usize>(
 ) {
     // SAFETY: the caller's columns hold 16 more values, and a start for them.
     unsafe {
-        let p = S::dot_sixes::<C>(w, &at.x, &at.sums, factor);
+        let p = S::dot_from::<4, 6, true, C>(w, &at.x, &at.sums, factor);
         for c in 0..C {
             isum[c] = S::add_i(isum[c], p[c]);
             at.x[c] = at.x[c].add(16);

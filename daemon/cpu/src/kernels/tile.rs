@@ -456,7 +456,9 @@ unsafe fn blocks_32<S: Simd, T: Blocks32, U: Units, const C: usize>(
             let one = S::splat_i(0x0001_0001);
             let first = units.vectors::<S>(b, 0);
             let mut isum = if T::OFFSET == Offset::Nibbles {
-                S::dot_nibbles::<C>(first, &x, &starts.map(|e| e.wrapping_add(b)))
+                // A lane ends with 16 values times a weight less 4, and -4 times the other 16: at most
+                // 16 * (11 + 4) * 127.
+                S::dot_from::<8, 4, false, C>(first, &x, &starts.map(|e| e.wrapping_add(b)), one)
             } else if T::BITS == 4 {
                 S::dot::<8, 4, false, C>(first, &x, one)
             } else {
@@ -569,9 +571,10 @@ impl Format for Q6_K {
             for b in 0..part.values / 256 {
                 let mut isum = [S::splat_i(0); C];
                 for h in 0..16 {
+                    // A lane ends with 8 values times a weight less 32: at most 8 * 32 * 127.
                     let factor = S::load_i(panel.factors[b * 16 + h].as_ptr());
                     let half = panel.bytes[b * 8 + h / 2].as_ptr().add(128 * (h % 2));
-                    let p = S::dot_sixes::<C>(Stored(half), &at.x, &at.sums, factor);
+                    let p = S::dot_from::<4, 6, true, C>(Stored(half), &at.x, &at.sums, factor);
                     for c in 0..C {
                         isum[c] = S::add_i(isum[c], p[c]);
                         at.x[c] = at.x[c].add(16);

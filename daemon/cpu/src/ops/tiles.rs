@@ -165,10 +165,9 @@ pub(super) fn swiglu(
         let row = item * PANEL_ROWS;
         let mut scratch = scratch(shared.workers, worker);
         let size = columns * PANEL_ROWS;
+        scratch.floats(PANEL + DEPTH + 2 * size);
+        // Apart, for a product that is not in tiles needs the rest of the scratch meanwhile.
         let mut taken = std::mem::take(&mut scratch.floats);
-        if taken.len() < PANEL + DEPTH + 2 * size {
-            taken.resize(PANEL + DEPTH + 2 * size, 0.0);
-        }
         let (room, sums) = taken.split_at_mut(PANEL + DEPTH);
         let (gate, up) = sums[..2 * size].split_at_mut(size);
         // SAFETY: validated; an item's rows are its own, and exist; the slices have room for
