@@ -120,7 +120,7 @@ impl Planner {
     }
 
     /// Bytes of packed weights that a product moves.
-    pub fn tile_bytes(&self, plan: TilePlan, shape: &TileShape, columns: u32) -> u64 {
+    pub fn bytes_in_tiles(&self, plan: TilePlan, shape: &TileShape, columns: u32) -> u64 {
         let passes = u64::from(columns.div_ceil(TILE).div_ceil(plan.columns.max(1)));
         passes * u64::from(shape.rows()) * shape.bytes
     }
@@ -134,7 +134,7 @@ impl Planner {
         if plans[0].depth < shapes[0].depth() {
             return false;
         }
-        let [both, gate, up] = [0, 1, 2].map(|i| self.tile_bytes(plans[i], &shapes[i], columns));
+        let [both, gate, up] = [0, 1, 2].map(|i| self.bytes_in_tiles(plans[i], &shapes[i], columns));
         both <= gate + up + 3 * 4 * u64::from(columns) * u64::from(shapes[0].outputs)
     }
 }

@@ -127,19 +127,16 @@ impl Step {
 pub(crate) fn run(args: &Args, ci: bool) -> Result<(), TaskError> {
     let start = Instant::now();
     let mode = Run { long: args.long, ci };
-    let basic = need::TOOLCHAIN.iter().chain(&need::SYSTEM);
+    need::ensure(need::TOOLCHAIN.iter().chain(&need::SYSTEM))?;
     let mut ahead = None;
+    // One step alone takes the rest when it needs it.
     if args.only.is_none() {
         let rest = hexagon::NEEDS.iter().chain(&portability::CROSS).chain([&need::PYTHON, &need::NIGHTLY]);
-        need::ensure(basic)?;
         // One step each needs these; it asks again, and fails alone.
         match need::ensure(rest) {
             Ok(()) => ahead = Ahead::start(mode).ok(),
             Err(error) => println!("xtask: {error}"),
         }
-    } else {
-        // One step alone takes the rest when it needs it.
-        need::ensure(basic)?;
     }
     let wanted = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
     let mut done = Vec::new();
